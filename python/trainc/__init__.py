@@ -14,7 +14,7 @@ from trainc.base.messages import RecompileWarning, TraincWarning, VerifyWarning
 __version__ = "0.1.0"
 __all__ = [
     "InternalError", "RecompileWarning", "TraincWarning", "UserError", "VerifyError", "VerifyWarning", "__version__", "compile",
-    "config", "explain", "jit", "profile", "report", "train_step",
+    "config", "explain", "function", "jit", "profile", "report", "train_step",
 ]  # fmt: skip
 
 
@@ -24,8 +24,8 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     Tensors of any shape, strides and dtype are taken, results have eager's; what has no kernel (`trainc operations` lists those
     that have) is run by PyTorch. UserError where an argument is none of these kinds: nothing has been changed then.
 
-    Of a Keras model, after `model.compile(...)`: on JAX the steps of `fit` and `evaluate` go through `trainc.jit`; on PyTorch
-    the model's forward and backward in these steps are compiled, and Keras's own loss and optimizer run in PyTorch.
+    Of a Keras model, after `model.compile(...)`: on JAX and TensorFlow the steps of `fit` and `evaluate` go through `trainc.jit`
+    and `trainc.function`; on PyTorch the model's forward and backward in these steps are compiled, and Keras's own loss and optimizer run in PyTorch.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.
@@ -68,9 +68,13 @@ def _compile_keras(model, tune, memory, more):
     if backend() == "jax":
         from trainc.jax.door import jit as jit_function
 
-        return compile_model(model, functools.partial(jit_function, tune=tune, memory=memory))
+        return compile_model(model, functools.partial(jit_function, tune=tune, memory=memory, donate_argnums=0))
+    if backend() == "tensorflow":
+        from trainc.tensorflow.door import function as compile_function
+
+        return compile_model(model, functools.partial(compile_function, tune=tune, memory=memory, autograph=False))
     if backend() != "torch":
-        raise UserError(f"trainc.compile of a Keras model is for Keras on JAX or PyTorch, not on {backend()}")
+        raise UserError(f"trainc.compile of a Keras model is for Keras on JAX, TensorFlow or PyTorch, not on {backend()}")
     if memory is not None:
         raise UserError("trainc.compile of a Keras model on PyTorch: memory= is not there: leave it out")
     from trainc.torch.doors.keras_call import compile_call as compile_on_torch
@@ -126,6 +130,26 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
     from trainc.jax.door import jit as jit_function
 
     return jit_function(fun, tune=tune, memory=memory, **arguments)
+
+
+def function(fun=None, /, *, tune="fast", memory=None, **arguments):
+    """`tf.function` with trainc's compiler: `step = trainc.function(step)`, or `@trainc.function`.
+
+    `arguments`: those of `tf.function` (`input_signature`, `autograph`, `reduce_retracing`, `jit_compile`, ...). The whole function
+    (forward, gradients of its own `GradientTape`, updates of variables) becomes one plan for each signature of its arguments, kept
+    on disk, which TensorFlow's XLA calls with its own tensors; variables are updated where they lie. Results are those of
+    `tf.function(jit_compile=True)`, random numbers included.
+
+    What XLA or the compiler cannot do (`tf.print`, `tf.py_function`, a loop whose trips depend on a tensor, shapes that do) leaves
+    the whole function to `tf.function(fun, **arguments)`, with one warning that names it; an error where `trainc.config.fallback`
+    is off. So do a GPU, a distribution strategy, and a `GradientTape` around the call; within another `tf.function` it is
+    TensorFlow's without a word.
+
+    `tune`: as for `trainc.jit`. `memory`: None; a limit is a UserError, it is not there.
+    """
+    from trainc.tensorflow.door import function as compile_function
+
+    return compile_function(fun, tune=tune, memory=memory, **arguments)
 
 
 def explain(model, file=None, *, batch=None):

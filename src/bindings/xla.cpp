@@ -17,6 +17,12 @@ void bind_xla(nb::module_& m) {
       "xla_handler",
       [] { return nb::capsule(reinterpret_cast<void*>(&runtime::xla::handle), "xla._CUSTOM_CALL_TARGET"); },
       "The handler of XLA's foreign functions that calls published plans.");
+  m.def(
+      "register_xla_handler",
+      [](uintptr_t api, const std::string& name) {
+        runtime::xla::register_with(*reinterpret_cast<const runtime::xla::FfiApi*>(api), name);
+      },
+      nb::arg("api"), nb::arg("name"), "Registers it with the XLA whose interface (XLA_FFI_Api) lies at this address.");
 }
 
 }  // namespace trainc::bindings

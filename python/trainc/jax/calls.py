@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from typing import Any
 
 import jax
@@ -12,12 +10,10 @@ import jax.extend
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 
-from trainc.base import timing
 from trainc.base.errors import InternalError
+from trainc.xla.plans import TARGET, XlaPlan
 
-TARGET = "trainc_plan"  # the name of the handler (src/runtime/xla/handler.h)
-
-plan_p = jax.extend.core.Primitive("trainc_plan")
+plan_p = jax.extend.core.Primitive(TARGET)
 plan_p.multiple_results = True
 
 
@@ -48,33 +44,14 @@ def _row_major(type_: ir.Type) -> list[int]:
     return list(reversed(range(ir.RankedTensorType(type_).rank)))
 
 
-class XlaPlan:
-    """A plan that XLA calls by its name: a hash of what it does, so that no stored executable of XLA's calls another."""
-
-    def __init__(self, plan: Any, from_cache: bool, flushes_denormals: bool):
-        from trainc import _core
-
-        _register_handler()
-        self.plan, self.from_cache = plan, from_cache
-        self.graph: Any = None  # base/plans.py
-        timing.add(self)
-        self.name = hashlib.sha256(plan.save() + bytes([flushes_denormals])).hexdigest()
-        _core.publish(self.name, plan, flushes_denormals)
-        kept = [(info[3], i) for i, info in enumerate(plan.output_info) if info[3] >= 0]  # inputs that are results as they are
-        self._in_place = {*plan.given_away, *kept}
-
-    def __call__(self, arguments: list[Any], results: list[Any], given_away: tuple[tuple[int, int], ...]) -> list[Any]:
-        """Within a traced function. `results`: the abstract values of what it gives; `given_away`: inputs whose memory results
-        may take, as the plan was asked for them."""
-        aliases = tuple(pair for pair in given_away if pair in self._in_place)
-        return plan_p.bind(*arguments, plan=self.name, results=tuple(results), aliases=aliases)
-
-    def report(self) -> dict:
-        return {**json.loads(self.plan.report()), "from_cache": self.from_cache}
+def call(plan: XlaPlan, arguments: list[Any], results: list[Any], given_away: tuple[tuple[int, int], ...]) -> list[Any]:
+    """Within a traced function. `results`: the abstract values of what it gives; `given_away`: inputs whose memory results may
+    take, as the plan was asked for them."""
+    return plan_p.bind(*arguments, plan=plan.name, results=tuple(results), aliases=plan.aliases(given_away))
 
 
 @functools.cache
-def _register_handler() -> None:
+def register_handler() -> None:
     """Once XLA's CPU backend is there: a handler that it refuses would keep it from starting."""
     from trainc import _core
 
@@ -85,4 +62,4 @@ def _register_handler() -> None:
         raise InternalError(f"jaxlib {jax.lib.__version__} refuses trainc's handler: {error}") from error
 
 
-__all__ = ["XlaPlan"]
+__all__ = ["call", "register_handler"]

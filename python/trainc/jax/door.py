@@ -21,28 +21,14 @@ from trainc.base import messages, plans, records, tuning
 from trainc.base.errors import InternalError, NotCompiled, UserError
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
-from trainc.jax import compat, signatures, split
-from trainc.jax.calls import XlaPlan
-from trainc.jax.device import Host
+from trainc.jax import calls, compat, split
 from trainc.jax.lowering import Pairs, lowered, operations_of, pairs_of
+from trainc.xla import signatures
+from trainc.xla.plans import Host, XlaPlan, XlaPlans
 
 jax_jit = jax.jit  # install.py may put ours in its place
+HOST = Host(f"jax {jax.__version__}")
 _SHARDED = ("in_shardings", "out_shardings", "device", "backend")  # arguments of jax.jit's that say where a function runs
-
-
-class JaxPlans:
-    """What JAX adds to plans (base/plans.py)."""
-
-    device = Host()
-
-    def __init__(self, options: CompileOptions):
-        self._options = options
-
-    def executable(self, plan: Any, from_cache: bool) -> XlaPlan:
-        return XlaPlan(plan, from_cache, self._options.flushes_denormals)
-
-    def tuner(self, options: CompileOptions) -> tuning.Tuner | None:
-        return tuning.Tuner.of(options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +42,7 @@ class Whole:
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Within a traced function."""
-        return self.plan([*arguments, *self.constants], self.results, self.given_away)
+        return calls.call(self.plan, [*arguments, *self.constants], self.results, self.given_away)
 
 
 class Jitted:
@@ -124,7 +110,7 @@ class Jitted:
                 return function(*args, **kwargs)
             donated = [leaf.donated for leaf in jax.tree.leaves(self._plain.trace(*args, **kwargs).args_info)]
             traced = self._whole.trace(*args, **kwargs)  # not traced again
-            made = self._made(traced, donated, signatures.of(function, args, kwargs))
+            made = self._made(traced, donated, signatures.of(function, args, kwargs, _arrays_of))
             if made is None:
                 return self._whole(*args, **kwargs)
             arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
@@ -158,9 +144,10 @@ class Jitted:
         start = time.perf_counter()
         step, constants = lowered(traced, name, given_away)
         record.capture_seconds += time.perf_counter() - start
-        options = CompileOptions.of(JaxPlans.device, self._tune)
+        options = CompileOptions.of(HOST, self._tune)
+        calls.register_handler()
         with record.compiling():
-            plan = plans.compile_step(step, options, JaxPlans(options)).forward
+            plan = plans.compile_step(step, options, XlaPlans(HOST, options)).forward
         return Whole(plan, constants, results, given_away)
 
     def _in_parts(self, record: records.Compilation, traced: Any, given_away: Pairs, error: Exception) -> split.Split:
@@ -194,6 +181,17 @@ class Jitted:
         why = signature.differs_from(signatures.nearest(signature, earlier))
         messages.recompiled(self._name, why)
         return why
+
+
+def _arrays_of(value: Any) -> dict[str, signatures.Leaf] | None:
+    """Of an argument of a function that is traced: what is no tracer is static."""
+    leaves = jax.tree_util.tree_leaves_with_path(value)
+    found = {}
+    for path, leaf in leaves:
+        if isinstance(leaf, jax.core.Tracer):
+            type_ = jax.typeof(leaf)
+            found[jax.tree_util.keystr(path)] = signatures.Leaf(str(type_.dtype), tuple(type_.shape), type_.weak_type)
+    return None if leaves and not found else found
 
 
 def jit(function: Callable | None = None, /, *, tune: str = "fast", memory: Any = None, **arguments: Any) -> Any:

@@ -10,7 +10,8 @@ from jaxlib.mlir import ir
 
 from trainc.base.errors import NotCompiled
 from trainc.base.step_graph import StepGraph
-from trainc.jax import compat, equations, wire
+from trainc.jax import compat, equations
+from trainc.xla import wire
 
 PLATFORM = "trainc"  # nobody has registered it: every operation is lowered as for a platform that JAX does not know
 

@@ -11,8 +11,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, Var
 
 from trainc.base.errors import NotCompiled
-from trainc.jax import compat, equations, wire
+from trainc.jax import compat, equations
 from trainc.jax.lowering import module_of
+from trainc.xla import wire
 
 jax_jit = jax.jit  # everywhere.py may put ours in its place
 RUN = 64  # equations that are asked for together: a call of each would take longer to trace than what it calls

@@ -1,11 +1,12 @@
 """`trainc.compile` of a Keras model: the steps of `fit` and `evaluate` through the door of Keras's backend.
 
-On JAX a step is one function, which is jitted by us. On PyTorch it is a program whose model is called: that call is compiled."""
+On JAX and TensorFlow a step is one function, which is compiled whole. On PyTorch it is a program whose model is called: that call is compiled."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ def backend() -> str:
 
 
 def compile_model(model: Any, jit: Callable) -> Any:
-    """The same model on JAX. `jit`: of the backend, with jax.jit's arguments."""
+    """The same model on JAX or TensorFlow. `jit`: the backend's door for a step."""
     if not model.compiled:
         raise UserError("trainc.compile wants a Keras model after model.compile(...), which says what a step is")
     compiled: dict[str, list[Any]] = {kind: [] for kind in KINDS}
@@ -53,25 +54,43 @@ def _made_plain(model: Any, kind: str, force: bool = False) -> None:
 
 
 def _make(model: Any, kind: str, jit: Callable, compiled: list[Any], force: bool = False) -> None:
-    """In the place of Keras's own method: that has a step that is jitted already, and is told not to jit it."""
+    """In the place of Keras's own method: that has a step that is compiled already, and is told to do no more to it."""
     if getattr(model, f"{kind}_function") is not None and not force:
         return
-    make, name, jits = getattr(type(model), f"make_{kind}_function"), f"{kind}_step", model.jit_compile
-    if model.run_eagerly or not jits or keras.distribution.distribution() is not None:
+    make, name = getattr(type(model), f"make_{kind}_function"), f"{kind}_step"
+    if model.run_eagerly or not model.jit_compile or _is_distributed(model):
         make(model, force)
         return
     own = vars(model).get(name)
-    compiled.append(jit(getattr(model, name), donate_argnums=0))
+    compiled.append(jit(getattr(model, name)))
     setattr(model, name, compiled[-1])
-    model.jit_compile = False
     try:
-        make(model, force=True)
+        with _as_it_is(model):
+            make(model, force=True)
     finally:
-        model.jit_compile = jits
         if own is None:
             delattr(model, name)
         else:
             setattr(model, name, own)
+
+
+def _is_distributed(model: Any) -> bool:
+    if backend() == "tensorflow" and type(model.distribute_strategy).__name__ != "_DefaultDistributionStrategy":
+        return True
+    return keras.distribution.distribution() is not None
+
+
+@contextlib.contextmanager
+def _as_it_is(model: Any) -> Iterator[None]:
+    """Keras makes its function of a step that it calls as it is. On TensorFlow that is its function for eager steps: a loop in
+    Python, which calls the step with each batch."""
+    name, meanwhile = ("run_eagerly", True) if backend() == "tensorflow" else ("jit_compile", False)
+    before = getattr(model, name)
+    setattr(model, name, meanwhile)
+    try:
+        yield
+    finally:
+        setattr(model, name, before)
 
 
 def _explained(model: Any, compiled: dict[str, list[Any]], batch: Any = None) -> Explanation:

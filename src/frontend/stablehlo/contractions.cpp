@@ -1,4 +1,4 @@
-// Products: dot_general is a contraction of rank 3.
+// Products: dot_general, and dot of XLA's own modules, are contractions of rank 3.
 #include "frontend/stablehlo/products.h"
 #include "frontend/stablehlo/table.h"
 
@@ -40,10 +40,7 @@ Value contract(Value x, Value y) {
 
 namespace {
 
-Values dot_general(const Call& c) {
-  const Json& dims = c.object("dot_dimension_numbers");
-  const Operand lhs(c.operand(0), field(dims, "lhs_batching_dimensions"), field(dims, "lhs_contracting_dimensions"));
-  const Operand rhs(c.operand(1), field(dims, "rhs_batching_dimensions"), field(dims, "rhs_contracting_dimensions"));
+Values contracted(const Call& c, const Operand& lhs, const Operand& rhs) {
   if (c.type().numel() == 0 || product(lhs.contracted) == 0) return {{&c.b, c.b.full(c.dtype(), c.shape(), 0)}};
   const bool logic = c.dtype() == DType::Bool;  // a sum of products of bools is whether any is true
   // The wider of the operands' and the result's dtype: StableHLO sums in the result's, which may be narrower.
@@ -53,8 +50,24 @@ Values dot_general(const Call& c) {
   return {c.rounded(reshape(contract(x, y), c.shape()))};
 }
 
+Values dot_general(const Call& c) {
+  const Json& dims = c.object("dot_dimension_numbers");
+  return contracted(c,
+                    {c.operand(0), field(dims, "lhs_batching_dimensions"), field(dims, "lhs_contracting_dimensions")},
+                    {c.operand(1), field(dims, "rhs_batching_dimensions"), field(dims, "rhs_contracting_dimensions")});
+}
+
+/// Of vectors and matrices: the last axis with the first.
+Values dot(const Call& c) {
+  c.need(c.operand(0).rank() > 0 && c.operand(1).rank() > 0, "one of its operands is a number");
+  return contracted(c, {c.operand(0), {}, {c.operand(0).rank() - 1}}, {c.operand(1), {}, {0}});
+}
+
 }  // namespace
 
-void add_contractions(Table& t) { t.add({"stablehlo.dot_general"}, dot_general); }
+void add_contractions(Table& t) {
+  t.add({"stablehlo.dot_general"}, dot_general);
+  t.add({"stablehlo.dot"}, dot);
+}
 
 }  // namespace trainc::frontend::stablehlo

@@ -62,7 +62,8 @@ void add_control(Table& t) {
   t.add({"stablehlo.composite"}, [](const Call& c) { return call(c, "decomposition"); });
   t.add({"stablehlo.while"}, unrolled);
   t.add({"stablehlo.case", "stablehlo.if"}, choice);
-  t.add({"stablehlo.optimization_barrier", "sdy.sharding_constraint"}, same);
+  // mhlo.copy: XLA's own modules have it where a result has memory of its own.
+  t.add({"stablehlo.optimization_barrier", "sdy.sharding_constraint", "mhlo.copy"}, same);
   t.add({"stablehlo.custom_call"}, custom_call);
 }
 

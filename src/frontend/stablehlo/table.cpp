@@ -11,6 +11,7 @@ const Table& table() {
     add_windows(t);
     add_contractions(t);
     add_convolution(t);
+    add_normalization(t);
     add_indexing(t);
     add_sort(t);
     add_random(t);

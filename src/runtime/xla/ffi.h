@@ -41,12 +41,40 @@ struct FfiErrorCreate {
 };
 constexpr int kFfiInternal = 13;
 
+struct FfiBytes {
+  const char* data;
+  size_t size;
+};
+struct FfiErrorMessage {
+  size_t struct_size;
+  FfiExtension* extensions;
+  FfiError* error;
+  const char* message;
+};
+struct FfiErrorDestroy {
+  size_t struct_size;
+  FfiExtension* extensions;
+  FfiError* error;
+};
+struct FfiCall;
+using FfiHandler = FfiError*(FfiCall*);
+struct FfiRegister {
+  size_t struct_size;
+  FfiExtension* extensions;
+  FfiBytes name, platform;
+  FfiHandler *instantiate, *prepare, *initialize, *execute;
+  uint32_t traits;
+};
+
 struct FfiApi {
   size_t struct_size;
   FfiExtension* extensions;
   FfiVersion version;
   const void* internal;
   FfiError* (*create_error)(FfiErrorCreate*);
+  void (*message_of_error)(FfiErrorMessage*);
+  void (*destroy_error)(FfiErrorDestroy*);
+  FfiError* (*register_handler)(FfiRegister*);
 };
 
 struct FfiBuffer {
@@ -67,10 +95,6 @@ struct FfiBuffers {
   FfiBuffer** buffers;
 };
 
-struct FfiBytes {
-  const char* data;
-  size_t size;
-};
 constexpr int kFfiString = 4;
 
 struct FfiAttributes {
@@ -92,7 +116,5 @@ struct FfiCall {
   FfiBuffers arguments, results;
   FfiAttributes attributes;
 };
-
-using FfiHandler = FfiError*(FfiCall*);
 
 }  // namespace trainc::runtime::xla

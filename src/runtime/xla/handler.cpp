@@ -115,12 +115,15 @@ FfiError* error(const FfiCall& call, const char* message) {
   return call.api->create_error(&create);
 }
 
+bool is_known(const FfiVersion& v) {
+  return v.major == kFfiMajor && v.minor >= kFfiOldestMinor && v.minor <= kFfiNewestMinor;
+}
+
 /// XLA asks which version of the interface a handler is made for: its own, where that is one of those that it is.
 void answer(const FfiCall& call, FfiMetadata& metadata) {
   const FfiVersion& its = call.api->version;
-  const bool known = its.major == kFfiMajor && its.minor >= kFfiOldestMinor && its.minor <= kFfiNewestMinor;
   metadata.version.major = kFfiMajor;
-  metadata.version.minor = known ? its.minor : kFfiNewestMinor;
+  metadata.version.minor = is_known(its) ? its.minor : kFfiNewestMinor;
   metadata.traits = 0;
 }
 
@@ -154,6 +157,27 @@ FfiError* handle(FfiCall* call) {
     run(published(name_of_plan(call->attributes)), *call);
   } catch (const std::exception& e) { return error(*call, e.what()); }
   return nullptr;
+}
+
+void register_with(const FfiApi& api, const std::string& name) {
+  const FfiVersion& its = api.version;
+  if (!is_known(its))
+    throw InternalError(
+        fmt::format("XLA's interface of foreign functions is {}.{}, which is not known", its.major, its.minor));
+  static constexpr std::string_view kPlatform = "Host";
+  FfiRegister arguments{};
+  arguments.struct_size = sizeof arguments;
+  arguments.name = {name.data(), name.size()};
+  arguments.platform = {kPlatform.data(), kPlatform.size()};
+  arguments.execute = handle;
+  FfiError* const refused = api.register_handler(&arguments);
+  if (!refused) return;
+  FfiErrorMessage told{sizeof told, nullptr, refused, nullptr};
+  api.message_of_error(&told);
+  const std::string message = told.message ? told.message : "without a reason";
+  FfiErrorDestroy over{sizeof over, nullptr, refused};
+  api.destroy_error(&over);
+  throw InternalError("XLA refuses trainc's handler: " + message);
 }
 
 }  // namespace trainc::runtime::xla

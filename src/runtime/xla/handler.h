@@ -23,4 +23,8 @@ void publish(const std::string& name, std::shared_ptr<Executable>, bool flushes_
 /// It asks nothing of Python.
 FfiError* handle(FfiCall*);
 
+/// Registers the handler as `name` with an XLA that has no other way to it than its interface's functions.
+/// InternalError where that is of a version that is not known, or refuses.
+void register_with(const FfiApi&, const std::string& name);
+
 }  // namespace trainc::runtime::xla

@@ -15,7 +15,7 @@ from plans import HOST
 
 from trainc import _core
 from trainc.base.options import CompileOptions
-from trainc.jax import wire
+from trainc.xla import wire
 
 NUMPY = {
     "f64": np.float64, "f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "i64": np.int64, "i32": np.int32,

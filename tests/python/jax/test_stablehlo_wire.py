@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from trainc.jax import attributes, wire
+from trainc.xla import attributes, wire
 
 
 def text_of(function, *arguments, donated=()):

@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 SHOWN = 8  # arrays of a signature's text
 
 
@@ -16,7 +14,7 @@ SHOWN = 8  # arrays of a signature's text
 class Leaf:
     dtype: str
     shape: tuple[int, ...]
-    weak: bool
+    weak: bool = False
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}" + (", weakly typed" if self.weak else "")
@@ -44,21 +42,19 @@ class Signature:
         if self.arrays.keys() != other.arrays.keys():
             names = sorted(self.arrays.keys() ^ other.arrays.keys())
             return f"the structure of the arguments changed: `{names[0]}`" + (" and others" if len(names) > 1 else "")
-        return "JAX's configuration changed"
+        return "the framework's configuration changed"
 
 
-def of(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Signature:
-    """Of a call that JAX traces: what is no tracer is static."""
+def of(function: Callable, args: tuple, kwargs: dict[str, Any], arrays_of: Callable[[Any], dict[str, Leaf] | None]) -> Signature:
+    """Of a call that is traced. `arrays_of`: the arrays of an argument by where they lie in it, "['w1']"; None of an argument
+    that holds none, and is static."""
     arrays: dict[str, Leaf] = {}
     static: dict[str, str] = {}
     for name, value in _named(function, args, kwargs).items():
-        leaves = jax.tree_util.tree_leaves_with_path(value)
-        if leaves and not any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves):
+        found = arrays_of(value)
+        if found is None:
             static[name] = repr(value)[:80]
-        for path, leaf in leaves:
-            if isinstance(leaf, jax.core.Tracer):
-                type_ = jax.typeof(leaf)
-                arrays[name + jax.tree_util.keystr(path)] = Leaf(str(type_.dtype), tuple(type_.shape), type_.weak_type)
+        arrays.update((name + path, leaf) for path, leaf in (found or {}).items())
     return Signature(arrays, static)
 
 
@@ -89,4 +85,4 @@ def _change(name: str, before: Leaf, now: Leaf) -> str:
     return f"dimension {moved[0]} of `{name}` changed from {before.shape[moved[0]]} to {now.shape[moved[0]]}"
 
 
-__all__ = ["Signature", "nearest", "of"]
+__all__ = ["Leaf", "Signature", "nearest", "of"]

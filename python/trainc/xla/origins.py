@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 from jaxlib.mlir import ir
 
 from trainc.base import PACKAGE
 
+_CALLS = re.compile(r"\b(Stateful)?PartitionedCall(_\d+)?/")  # TensorFlow's, of functions within functions
 _PACKAGES = os.sep + "site-packages" + os.sep
 
 
@@ -31,11 +33,24 @@ class Origins:
 
 def origin(location: ir.Location) -> str:
     """ "train.py:41 (jit(step)/transpose(jvp(loss))/add)"; without what is not known."""
-    name = location.name_str if isinstance(location, ir.NameLoc) else ""  # the names further in are of functions
+    name = _name(location)
     files = _files(location)
     own = [f for f in files if _PACKAGES not in f.filename and not f.filename.startswith(PACKAGE)]
-    line = next((f"{os.path.basename(f.filename)}:{f.start_line}" for f in own or files), "")
+    line = next((f"{os.path.basename(f.filename)}:{f.start_line}" for f in own or ([] if _is_fused(location) else files)), "")
     return " ".join(filter(None, (line, name and f"({name})")))
+
+
+def _is_fused(location: ir.Location) -> bool:
+    """Of XLA's own modules (TensorFlow's): a name, and a file that often is TensorFlow's own."""
+    return isinstance(location, ir.FusedLoc)
+
+
+def _name(location: ir.Location) -> str:
+    """The outermost: names further in are of functions."""
+    if _is_fused(location):
+        name = next((part.name_str for part in location.locations if isinstance(part, ir.NameLoc)), "")
+        return _CALLS.sub("", name.rpartition(";")[2])
+    return location.name_str if isinstance(location, ir.NameLoc) else ""
 
 
 def _files(location: ir.Location) -> list[ir.FileLineColLoc]:

@@ -44,6 +44,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "index_vector_dim": 0,
     },
 }  # fmt: skip
+_LAYOUTS = ("result_layout", "source_layout", "operand_layouts", "result_layouts", "xla_shape")
 _STRUCTURED = re.compile(r"#(?:stablehlo|chlo)\.(\w+)<(.*)>", re.DOTALL)
 _ENUM = re.compile(r"#(?:stablehlo|chlo)<\w+ (\w+)>")
 _FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|[^,\[\]]+)")
@@ -86,8 +87,8 @@ def plain(attribute: ir.Attribute) -> Any:
 def attributes_of(operation: ir.Operation) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in operation.attributes:
-        if name.startswith(("mhlo.", "jax.", "sdy.")):
-            continue  # how a value is spread over devices, or named: of one device
+        if name.startswith(("mhlo.", "jax.", "sdy.")) or name in _LAYOUTS:
+            continue  # how a value is spread over devices, or named: of one device; or how it lies in XLA's memory
         attribute = operation.attributes[name]
         found[name] = plain(attribute)
         if isinstance(attribute, ir.DenseElementsAttr) and attribute.type.rank > 1:

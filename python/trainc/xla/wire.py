@@ -10,8 +10,8 @@ from jaxlib.mlir import ir
 
 from trainc.base.errors import InternalError
 from trainc.base.step_graph import GraphText
-from trainc.jax import attributes
-from trainc.jax.origins import Origins
+from trainc.xla import attributes
+from trainc.xla.origins import Origins
 
 WRITTEN = 64  # elements of a constant at most; a larger one is an input of the plan: no text, and no part of the plan's key
 

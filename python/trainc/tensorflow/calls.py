@@ -1,0 +1,63 @@
+"""A plan as an operation of TensorFlow's: its XLA calls it, with its own buffers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from trainc.tensorflow import compat
+from trainc.tensorflow.lowering import Lowered
+from trainc.xla import modules
+from trainc.xla.plans import TARGET, XlaPlan
+
+# MLIR's names of the dtypes that constants have
+_ELEMENTS = {
+    tf.float64: "f64", tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.int64: "i64", tf.int32: "i32",
+    tf.int16: "i16", tf.int8: "i8", tf.bool: "i1", tf.uint64: "ui64", tf.uint32: "ui32", tf.uint16: "ui16", tf.uint8: "ui8",
+    tf.complex64: "complex<f32>", tf.complex128: "complex<f64>",
+}  # fmt: skip
+
+
+class Called:
+    """A lowered function whose body is a plan. To be called with the function's own arguments, while TensorFlow traces: the
+    variables' new values lie where the old ones did, wherever nobody else holds these (which TensorFlow knows)."""
+
+    def __init__(self, lowered: Lowered, plan: XlaPlan):
+        register_handler()
+        self._lowered, self._plan = lowered, plan
+        self._constants = [tf.constant(c) for c in lowered.constants]
+        types = [*lowered.argument_types, *(_type_of(c) for c in self._constants)]
+        self._module = modules.calling(plan.name, types, lowered.result_types, plan.aliases(lowered.given_away))
+        self._function = tf.function(self._body, autograph=False, jit_compile=True)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        return list(self._function(*arguments))
+
+    def _body(self, *arguments: Any) -> list[Any]:
+        lowered = self._lowered
+        specs = [compat.shape_of_variable(v) for v in lowered.variables]
+        values = [tf.raw_ops.ReadVariableOp(resource=v, dtype=s.dtype) for v, s in zip(lowered.variables, specs, strict=True)]
+        given = compat.call_module(
+            self._module, [*arguments, *lowered.captured, *values, *self._constants], lowered.specs
+        )
+        results = len(given) - len(lowered.updated)
+        for place, value in zip(lowered.updated, given[results:], strict=True):
+            tf.raw_ops.AssignVariableOp(resource=lowered.variables[place], value=value)
+        return given[:results]
+
+
+def _type_of(constant: Any) -> str:
+    return f"tensor<{''.join(f'{n}x' for n in constant.shape)}{_ELEMENTS[constant.dtype]}>"
+
+
+@functools.cache
+def register_handler() -> None:
+    """InternalError where TensorFlow's XLA refuses it."""
+    from trainc import _core
+
+    _core.register_xla_handler(compat.xla_interface(), TARGET)
+
+
+__all__ = ["Called", "register_handler"]

@@ -1,0 +1,80 @@
+"""A concrete function of TensorFlow's -> a captured step."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainc.base.errors import InternalError, NotCompiled
+from trainc.base.step_graph import StepGraph
+from trainc.tensorflow import compat
+from trainc.xla import modules, wire
+
+_MISSING = re.compile(r"\(No registered '(\w+)' OpKernel")
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """XLA's module takes the function's arguments, then the tensors that it captured, then the values of its variables; it gives
+    the function's results, then the new values of some variables."""
+
+    step: StepGraph
+    captured: list[Any]  # tensors
+    variables: list[Any]  # resources
+    constants: list[np.ndarray]  # large ones of the module, inputs behind all others
+    updated: list[int]  # variables, by their places, whose new values are behind the results
+    argument_types: list[str]  # of all inputs but the constants, as MLIR has them
+    result_types: list[str]
+    specs: list[tf.TensorSpec]  # of all outputs
+    given_away: Pairs  # inputs that are variables, with the outputs that are their new values
+
+
+def lowered(concrete: Any, name: str) -> Lowered:
+    """NotCompiled where XLA cannot do what the function does."""
+    arguments = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
+    variables = [c for c in concrete.captured_inputs if c.dtype == tf.resource]
+    captured = [c for c in concrete.captured_inputs if c.dtype != tf.resource]
+    for v in variables:
+        if getattr(v, "device", "") and not v.device.endswith("device:CPU:0"):
+            raise NotCompiled(f"a variable lies on {v.device.rpartition('/')[2]}; trainc.function is for the first CPU")
+    try:
+        hlo = compat.hlo_of(concrete)
+    except (tf.errors.OpError, ValueError) as error:
+        raise NotCompiled(_reason(error)) from error
+    module = modules.of_hlo(hlo)
+    argument_types, result_types = modules.types_of_main(module)
+    if not result_types:
+        raise NotCompiled("it gives nothing and changes no variable")
+    wanted = [*arguments, *captured, *map(compat.shape_of_variable, variables)]
+    if len(argument_types) != len(wanted):
+        raise NotCompiled("XLA must know the value of an argument to compile it (a shape, an axis)")
+    first = len(arguments) + len(captured)
+    given_away = tuple(sorted((i, j) for j, i in modules.overwritten(module).items()))
+    results = concrete.outputs
+    updated = [i - first for i, j in sorted(given_away, key=lambda pair: pair[1])]
+    if len(results) + len(updated) != len(result_types) or any(i < 0 for i in updated):
+        raise InternalError(f"{name}: XLA gives {len(result_types)} results of {len(results)} and {len(updated)} variables")
+    graph, constants = wire.written(module, name, [i in dict(given_away) for i in range(len(wanted))])
+    specs = [*(tf.TensorSpec(r.shape, r.dtype) for r in results), *(compat.shape_of_variable(variables[k]) for k in updated)]
+    step = StepGraph(
+        "inference", name, len(wanted) + len(constants), 0, len(result_types), lambda: graph, given_away=given_away
+    )
+    return Lowered(step, captured, variables, constants, updated, argument_types, result_types, specs, given_away)
+
+
+def _reason(error: BaseException) -> str:
+    """Of what XLA says, the operations that it has not; else its first line."""
+    text = getattr(error, "message", None) or str(error)
+    missing = dict.fromkeys(_MISSING.findall(text))
+    if missing:
+        return f"XLA has no {', no '.join(missing)} for the CPU"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+__all__ = ["Lowered", "lowered"]
