@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-distributed test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-distributed test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -98,6 +98,18 @@ TRANSFORMERS ?= 4.57.1
 
 test-transformers: build .venv-transformers-$(TRANSFORMERS)/python.stamp  ## the Trainer's examples with another transformers (TRANSFORMERS=4.57.1)
 	PYTHONPATH=python .venv-transformers-$(TRANSFORMERS)/bin/python -m pytest tests/trainers -k huggingface $(ARGS)
+
+.venv-tensorflow-%/python.stamp: .venv/package.stamp
+	.venv/bin/python -m venv .venv-tensorflow-$*
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-tensorflow-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-tensorflow-$*/bin/pip install --quiet tensorflow-cpu==$*
+	@touch $@
+
+TENSORFLOW ?= 2.21.0
+
+test-tensorflow: build .venv-tensorflow-$(TENSORFLOW)/python.stamp  ## trainc.function and Keras on TensorFlow, in an environment of its own (TENSORFLOW=2.21.0)
+	PYTHONPATH=python .venv-tensorflow-$(TENSORFLOW)/bin/python -m pytest tests/python/tf $(ARGS)
 
 test-distributed: build  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples
 	TRAINC_MORE_RANKS=1 pytest tests/python/distributed $(ARGS)

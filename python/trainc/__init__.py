@@ -135,15 +135,15 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
 def function(fun=None, /, *, tune="fast", memory=None, **arguments):
     """`tf.function` with trainc's compiler: `step = trainc.function(step)`, or `@trainc.function`.
 
-    `arguments`: those of `tf.function` (`input_signature`, `autograph`, `reduce_retracing`, `jit_compile`, ...). The whole function
-    (forward, gradients of its own `GradientTape`, updates of variables) becomes one plan for each signature of its arguments, kept
-    on disk, which TensorFlow's XLA calls with its own tensors; variables are updated where they lie. Results are those of
-    `tf.function(jit_compile=True)`, random numbers included.
+    `arguments`: those of `tf.function` (`input_signature`, `autograph`, `reduce_retracing`, `jit_compile`, ...). The whole
+    function (forward, gradients of its own `GradientTape`, updates of variables) becomes one plan for each signature of its
+    arguments, kept on disk, which TensorFlow's XLA calls with its own tensors; variables are updated where they lie. Results are
+    those of `tf.function(jit_compile=True)`; random numbers, too, where a seed decides them.
 
-    What XLA or the compiler cannot do (`tf.print`, `tf.py_function`, a loop whose trips depend on a tensor, shapes that do) leaves
-    the whole function to `tf.function(fun, **arguments)`, with one warning that names it; an error where `trainc.config.fallback`
-    is off. So do a GPU, a distribution strategy, and a `GradientTape` around the call; within another `tf.function` it is
-    TensorFlow's without a word.
+    What XLA or the compiler cannot do (`tf.print`, `tf.py_function`, a loop whose trips depend on a tensor, shapes that do)
+    leaves the whole function to `tf.function(fun, **arguments)`, with one warning that names it; an error where
+    `trainc.config.fallback` is off. So do a GPU, a distribution strategy, and a `GradientTape` around the call; within another
+    `tf.function` it is TensorFlow's without a word.
 
     `tune`: as for `trainc.jit`. `memory`: None; a limit is a UserError, it is not there.
     """

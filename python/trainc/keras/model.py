@@ -1,6 +1,7 @@
 """`trainc.compile` of a Keras model: the steps of `fit` and `evaluate` through the door of Keras's backend.
 
-On JAX and TensorFlow a step is one function, which is compiled whole. On PyTorch it is a program whose model is called: that call is compiled."""
+On JAX and TensorFlow a step is one function, which is compiled whole. On PyTorch it is a program whose model is called: that call
+is compiled."""
 
 from __future__ import annotations
 

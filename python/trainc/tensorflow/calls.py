@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainc.tensorflow import compat
+from trainc.tensorflow.draws import STATE_TYPE
 from trainc.tensorflow.lowering import Lowered
 from trainc.xla import modules
 from trainc.xla.plans import TARGET, XlaPlan
@@ -24,11 +25,12 @@ class Called:
     """A lowered function whose body is a plan. To be called with the function's own arguments, while TensorFlow traces: the
     variables' new values lie where the old ones did, wherever nobody else holds these (which TensorFlow knows)."""
 
-    def __init__(self, lowered: Lowered, plan: XlaPlan):
-        register_handler()
-        self._lowered, self._plan = lowered, plan
+    def __init__(self, lowered: Lowered, plan: XlaPlan, state: tf.Variable | None):
+        """`state`: of random numbers, where the function draws."""
+        self._lowered = lowered
+        self._drawn_from = [state.handle] if state is not None else []
         self._constants = [tf.constant(c) for c in lowered.constants]
-        types = [*lowered.argument_types, *(_type_of(c) for c in self._constants)]
+        types = [*lowered.argument_types, *(_type_of(c) for c in self._constants), *(STATE_TYPE for _ in self._drawn_from)]
         self._module = modules.calling(plan.name, types, lowered.result_types, plan.aliases(lowered.given_away))
         self._function = tf.function(self._body, autograph=False, jit_compile=True)
 
@@ -37,15 +39,19 @@ class Called:
 
     def _body(self, *arguments: Any) -> list[Any]:
         lowered = self._lowered
-        specs = [compat.shape_of_variable(v) for v in lowered.variables]
-        values = [tf.raw_ops.ReadVariableOp(resource=v, dtype=s.dtype) for v, s in zip(lowered.variables, specs, strict=True)]
-        given = compat.call_module(
-            self._module, [*arguments, *lowered.captured, *values, *self._constants], lowered.specs
-        )
-        results = len(given) - len(lowered.updated)
-        for place, value in zip(lowered.updated, given[results:], strict=True):
-            tf.raw_ops.AssignVariableOp(resource=lowered.variables[place], value=value)
+        values = [_read(v) for v in lowered.variables]
+        state = [_read(v) for v in self._drawn_from]
+        specs = [*lowered.specs, *(tf.TensorSpec(s.shape, s.dtype) for s in state)]
+        given = compat.call_module(self._module, [*arguments, *lowered.captured, *values, *self._constants, *state], specs)
+        changed = [*(lowered.variables[place] for place in lowered.updated), *self._drawn_from]
+        results = len(given) - len(changed)
+        for variable, value in zip(changed, given[results:], strict=True):
+            tf.raw_ops.AssignVariableOp(resource=variable, value=value)
         return given[:results]
+
+
+def _read(variable: Any) -> Any:
+    return tf.raw_ops.ReadVariableOp(resource=variable, dtype=compat.shape_of_variable(variable).dtype)
 
 
 def _type_of(constant: Any) -> str:

@@ -46,7 +46,11 @@ def call_module(module: bytes, operands: list[Any], specs: list[tf.TensorSpec]) 
     """The results of a portable StableHLO module, within a function that XLA compiles."""
     return list(
         tf2xla.call_module(
-            operands, version=_MODULE_VERSION, module=module, Tout=[s.dtype for s in specs], Sout=[s.shape for s in specs],
+            operands,
+            version=_MODULE_VERSION,
+            module=module,
+            Tout=[s.dtype for s in specs],
+            Sout=[s.shape for s in specs],
             platforms=["CPU"],
         )  # fmt: skip
     )

@@ -7,9 +7,9 @@ the plan, and the assignments of its results to the variables: so arguments, ret
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import time
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,24 +48,37 @@ class _Held:
 class Function:
     """A function after `trainc.function`."""
 
-    def __init__(self, function: Callable, arguments: dict[str, Any], tune: str = "fast"):
+    def __init__(self, function: Callable, arguments: dict[str, Any], tune: str = "fast", plain: Any = None):
+        """`plain`: what TensorFlow makes of it, where that is there already."""
         functools.update_wrapper(self, function)
-        self._function, self._tune = function, tune
+        self._function, self._arguments, self._tune = function, arguments, tune
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._plain = tf.function(function, **arguments)  # what TensorFlow makes of it
+        self._plain = tf.function(function, **arguments) if plain is None else plain
         self._compiled = tf.function(self._body, autograph=False)
+        self._of_instances: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        self._state: tf.Variable | None = None
         self._seen: list[signatures.Signature] = []
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_tensorflows():
             return self._plain(*args, **kwargs)
+        args = self._in_dtypes_asked_for(args)
         if any(isinstance(x, tf.Variable) for x in tf.nest.flatten((args, kwargs))):
             args, kwargs = tf.nest.map_structure(_Held.of, (args, kwargs))
         return self._compiled(*args, **kwargs)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
-        return self if owner is None else types.MethodType(self, owner)
+        """A method: of each instance one, which TensorFlow, too, has its own function of."""
+        if owner is None:
+            return self
+        with self._lock:
+            found = self._of_instances.get(owner)
+            if found is None:
+                method = _unbound(self._function)
+                found = Function(method, self._arguments, self._tune, self._plain.__get__(owner, kind))
+                self._of_instances[owner] = found
+        return found
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else a function of tf.function's has."""
@@ -112,7 +125,9 @@ class Function:
         leaves = [next(given) if tf.is_tensor(x) else x for x in tf.nest.flatten(results[0], expand_composites=True)]
         return tf.nest.pack_sequence_as(results[0], leaves, expand_composites=True)
 
-    def _made(self, record: records.Compilation, flattened: Callable, specs: list[tf.TensorSpec], args: Any, kwargs: Any) -> Called:
+    def _made(
+        self, record: records.Compilation, flattened: Callable, specs: list[tf.TensorSpec], args: Any, kwargs: Any
+    ) -> Called:
         record.signature = str(signature := signatures.of(self._function, args, kwargs, _arrays_of))
         record.recompiled = self._recompiled(signature)
         records.of(self).append(record)
@@ -133,11 +148,31 @@ class Function:
         with record.compiling():
             plan = plans.compile_step(step.step, options, XlaPlans(HOST, options)).forward
             with tf.init_scope():
-                called = Called(step, plan)
+                called = Called(step, plan, self._drawn_from() if step.draws else None)
         record.engine, record.forward, record.whole = "core", plan, True
         return called
 
     # ------------------------------------------------------------------------------------------------------------------
+
+    def _drawn_from(self) -> tf.Variable:
+        """The state of the random numbers that it draws without a seed of their own: set when it first does."""
+        with self._lock:
+            if self._state is None:
+                seed = tf.random.uniform([3], 0, 2**62, tf.int64)  # by tf.random.set_seed, where that was called
+                self._state = tf.Variable(tf.cast(seed, tf.uint64), trainable=False, name="trainc_state")
+            return self._state
+
+    def _in_dtypes_asked_for(self, args: tuple) -> tuple:
+        """Numbers and arrays as `input_signature` wants them. What does not fit is left: TensorFlow says so when it traces."""
+        asked = self._arguments.get("input_signature") or ()
+        try:
+            cast = tuple(
+                _as_asked(spec, value) if isinstance(spec, tf.TensorSpec) else tf.nest.map_structure(_as_asked, spec, value)
+                for spec, value in zip(asked, args, strict=False)
+            )
+        except (TypeError, ValueError):
+            return args
+        return (*cast, *args[len(cast) :])
 
     def _is_tensorflows(self) -> bool:
         """Within a function that is traced, where something is to be differentiated, and where nothing is to be compiled."""
@@ -145,7 +180,8 @@ class Function:
             return True
         if compat.is_recording():
             messages.warn_once(
-                f"tape {id(self)}", f"{self._name} runs in TensorFlow: a GradientTape outside of it watches, and a plan has no gradient"
+                f"tape {id(self)}",
+                f"{self._name} runs in TensorFlow: a GradientTape outside of it watches, and a plan has no gradient",
             )
             return True
         if tf.distribute.has_strategy():
@@ -163,6 +199,24 @@ class Function:
         why = signature.differs_from(signatures.nearest(signature, earlier))
         messages.recompiled(self._name, why)
         return why
+
+
+def _unbound(method: Callable) -> Callable:
+    """What tells the names of a method's arguments, and keeps no instance alive."""
+
+    @functools.wraps(method)
+    def named() -> None:
+        pass
+
+    own = inspect.signature(method)
+    named.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    return named
+
+
+def _as_asked(spec: Any, value: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or tf.is_tensor(value) or isinstance(value, tf.Variable):
+        return value
+    return tf.convert_to_tensor(value, spec.dtype)
 
 
 def _last_line(error: Exception) -> str:

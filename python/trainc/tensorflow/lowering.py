@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainc.base.errors import InternalError, NotCompiled
 from trainc.base.step_graph import StepGraph
-from trainc.tensorflow import compat
+from trainc.tensorflow import compat, draws
 from trainc.xla import modules, wire
 
 _MISSING = re.compile(r"\(No registered '(\w+)' OpKernel")
@@ -26,11 +26,12 @@ class Lowered:
     step: StepGraph
     captured: list[Any]  # tensors
     variables: list[Any]  # resources
-    constants: list[np.ndarray]  # large ones of the module, inputs behind all others
+    constants: list[np.ndarray]  # large ones of the module, inputs behind these
+    draws: bool  # whether the last input and the last output are the state of random numbers (draws.py)
     updated: list[int]  # variables, by their places, whose new values are behind the results
-    argument_types: list[str]  # of all inputs but the constants, as MLIR has them
+    argument_types: list[str]  # of the inputs before the constants, as MLIR has them
     result_types: list[str]
-    specs: list[tf.TensorSpec]  # of all outputs
+    specs: list[tf.TensorSpec]  # of the results and the new values
     given_away: Pairs  # inputs that are variables, with the outputs that are their new values
 
 
@@ -60,11 +61,15 @@ def lowered(concrete: Any, name: str) -> Lowered:
     if len(results) + len(updated) != len(result_types) or any(i < 0 for i in updated):
         raise InternalError(f"{name}: XLA gives {len(result_types)} results of {len(results)} and {len(updated)} variables")
     graph, constants = wire.written(module, name, [i in dict(given_away) for i in range(len(wanted))])
+    inputs = len(wanted) + len(constants)
+    if (drawing := draws.with_state(graph)) is not None:
+        graph, given_away = drawing, (*given_away, (inputs, len(result_types)))
+        inputs, result_types = inputs + 1, [*result_types, draws.STATE_TYPE]
     specs = [*(tf.TensorSpec(r.shape, r.dtype) for r in results), *(compat.shape_of_variable(variables[k]) for k in updated)]
-    step = StepGraph(
-        "inference", name, len(wanted) + len(constants), 0, len(result_types), lambda: graph, given_away=given_away
+    step = StepGraph("inference", name, inputs, 0, len(result_types), lambda: graph, given_away=given_away)
+    return Lowered(
+        step, captured, variables, constants, drawing is not None, updated, argument_types, result_types, specs, given_away
     )
-    return Lowered(step, captured, variables, constants, updated, argument_types, result_types, specs, given_away)
 
 
 def _reason(error: BaseException) -> str:

@@ -24,7 +24,9 @@ func.func public @main({arguments}) -> ({results}) {{
   return {given} : {results}
 }}
 """
-_ALIAS = "#stablehlo.output_operand_alias<output_tuple_indices = [{result}], operand_index = {operand}, operand_tuple_indices = []>"
+_ALIAS = (
+    "#stablehlo.output_operand_alias<output_tuple_indices = [{result}], operand_index = {operand}, operand_tuple_indices = []>"
+)
 
 
 @functools.cache
@@ -94,10 +96,9 @@ def calling(plan: str, arguments: Sequence[str], results: Sequence[str], aliases
 @functools.cache
 def _oldest_version() -> str:
     """Of StableHLO's, that has calls with a dictionary: an older TensorFlow reads it, too."""
+    call = 'stablehlo.custom_call @f() {api_version = 4 : i32, backend_config = {a = "b"}} : () -> ()'
     with context():
-        text = str(ir.Module.parse(
-            'func.func @main() { stablehlo.custom_call @f() {api_version = 4 : i32, backend_config = {a = "b"}} : () -> ()\n return }'
-        ))  # fmt: skip
+        text = str(ir.Module.parse(f"func.func @main() {{ {call}\n return }}"))
         for minor in range(_NEWEST):
             try:
                 stablehlo.serialize_portable_artifact_str(text, f"1.{minor}.0")

@@ -84,9 +84,10 @@ void add_complex(Table& t, const Table& of_reals) {
   for (const char* name :
        {"stablehlo.constant", "stablehlo.reduce", "stablehlo.reduce_window", "stablehlo.scatter", "stablehlo.sort",
         "func.call", "stablehlo.composite", "stablehlo.while", "stablehlo.case", "stablehlo.if",
-        "stablehlo.optimization_barrier", "sdy.sharding_constraint", "stablehlo.custom_call"})
+        "stablehlo.optimization_barrier", "sdy.sharding_constraint", "stablehlo.custom_call", "mhlo.copy"})
     t.add({name}, row(name));
-  for (const char* name : {"stablehlo.dot_general", "stablehlo.convolution"}) t.add({name}, product(row(name)));
+  for (const char* name : {"stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution"})
+    t.add({name}, product(row(name)));
   for (const char* name : {"stablehlo.convert", "stablehlo.iota"}) t.add({name}, of_real(row(name)));
   t.add({"stablehlo.compare"}, compare);
 

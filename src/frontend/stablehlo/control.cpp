@@ -46,6 +46,14 @@ Values choice(const Call& c) {
 
 Values same(const Call& c) { return c.in; }
 
+/// TensorFlow says the size of what could have another one; where it could not, nothing is said.
+Values set_dimension_size(const Call& c) {
+  const auto size = c.known.integer(c.operand(1).node);
+  c.need(size && *size == c.operand(0).size(c.integer("dimension")),
+         "the size of its result is known at run time alone");
+  return {c.operand(0)};
+}
+
 /// Calls that say where values are to lie.
 Values custom_call(const Call& c) {
   static const std::unordered_set<std::string> identities = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
@@ -65,6 +73,7 @@ void add_control(Table& t) {
   // mhlo.copy: XLA's own modules have it where a result has memory of its own.
   t.add({"stablehlo.optimization_barrier", "sdy.sharding_constraint", "mhlo.copy"}, same);
   t.add({"stablehlo.custom_call"}, custom_call);
+  t.add({"stablehlo.set_dimension_size"}, set_dimension_size);
 }
 
 }  // namespace trainc::frontend::stablehlo

@@ -154,7 +154,7 @@ void add_elementwise(Table& t) {
   t.add({"stablehlo.tanh"}, unary(Op::Tanh));
   t.add({"stablehlo.logistic"}, unary(formulas::sigmoid));
   t.add({"stablehlo.is_finite"}, unary(is_finite));
-  t.add({"chlo.erf"}, unary(Op::Erf));
+  t.add({"chlo.erf", "mhlo.erf"}, unary(Op::Erf));
   t.add({"chlo.erfc"}, unary(Op::Erfc));
   t.add({"chlo.square"}, unary([](Value x) { return x * x; }));
 

@@ -402,7 +402,7 @@ def test_words_and_variables_are_no_numbers_that_decide():
 PACKAGE = ROOT / "python" / "trainc"
 FRAMEWORKS = {"torch", "functorch", "torchvision", "torchaudio", "jax", "jaxlib", "keras", "tensorflow"}
 # first part of a room -> frameworks that it imports
-OF_ROOM = {"torch": {"torch"}, "cli": {"torch"}, "jax": {"jax", "jaxlib"}, "keras": {"keras"}}
+OF_ROOM = {"torch": {"torch"}, "cli": {"torch"}, "xla": {"jaxlib"}, "jax": {"jax", "jaxlib"}, "tensorflow": {"tensorflow"}, "keras": {"keras"}}
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
 _GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.strided", "torch.trust"}
@@ -424,12 +424,14 @@ ROOMS = {
     "torch.verify": {*_PLANS, "torch.capture"},
     "torch.joint": {*_PLANS, "torch.capture"},
     "torch.doors": {*_PLANS, "torch.capture", "torch.verify", "torch.joint"},
-    "jax": {"base", "_core"},  # another framework's door stands on base alone
+    "xla": {"base", "_core"},  # what frameworks of XLA's have in common: StableHLO, and plans that XLA calls
+    "jax": {"base", "_core", "xla"},  # another framework's door stands on base alone, and on what it shares
+    "tensorflow": {"base", "_core", "xla"},
     "keras": {"base"},  # given the door of its backend
     "trainers": {"torch.doors"},
     "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors", "jax"},
     "__main__": {"cli"},
-    "": {"base", "torch.doors", "jax", "keras"},  # trainc itself: its functions
+    "": {"base", "torch.doors", "jax", "tensorflow", "keras"},  # trainc itself: its functions
 }  # fmt: skip
 
 
@@ -549,9 +551,14 @@ def test_no_rooms_and_no_modules_import_each_other():
         ("torch.graph.wire", "from trainc.torch.capture import trace"),
         ("torch.guards.reads", "import trainc.torch.run.core"),
         ("torch.doors.step", "import jax"),
-        ("jax.wire", "import torch"),
-        ("jax.wire", "from trainc.torch.run import core"),
-        ("torch.doors.step", "from trainc.jax import wire"),
+        ("xla.wire", "import torch"),
+        ("xla.wire", "import jax"),
+        ("xla.wire", "from trainc.torch.run import core"),
+        ("torch.doors.step", "from trainc.xla import wire"),
+        ("tensorflow.door", "import jax"),
+        ("tensorflow.door", "import torch"),
+        ("tensorflow.door", "from trainc.jax import calls"),
+        ("jax.door", "from trainc.tensorflow import calls"),
         ("elsewhere.thing", "import os"),
         ("base.cache", "import functorch"),
         ("base.cache", "import torchvision"),

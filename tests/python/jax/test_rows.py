@@ -64,6 +64,14 @@ ELSEWHERE = {
     "sdy.sharding_constraint",
     "stablehlo.logistic",
     "chlo.tan",
+    # of XLA's own modules, which TensorFlow's programs come as
+    "mhlo.copy",
+    "mhlo.erf",
+    "stablehlo.batch_norm_grad",
+    "stablehlo.batch_norm_inference",
+    "stablehlo.batch_norm_training",
+    "stablehlo.dot",
+    "stablehlo.set_dimension_size",
 }
 _OF_PARTS = ("stablehlo.cbrt", "stablehlo.sine", "stablehlo.cosine", "chlo.conj")  # JAX takes them apart, or has none
 ELSEWHERE |= {f"complex {name}" for name in ELSEWHERE} | {f"complex {n}" for n in _OF_PARTS}

@@ -50,10 +50,90 @@ TEST(StableHlo, FunctionsThatJaxDoesNotLower) {
   const std::vector<double> x = {0, 0.5, -1.25, 20};
   for (const auto& [op, f] : std::map<std::string, double (*)(double)>{
            {"stablehlo.logistic", [](double v) { return 1 / (1 + std::exp(-v)); }},
-           {"chlo.tan", [](double v) { return std::tan(v); }}}) {
+           {"chlo.tan", [](double v) { return std::tan(v); }},
+           {"mhlo.erf", [](double v) { return std::erf(v); }}}) {
     const std::vector<double> got = run(one(op, {"f32"}, "f32", 4), {floats(x)})[0].f;
     for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(got[i], f(x[i]), 3e-7 * std::abs(f(x[i]))) << op << " " << x[i];
   }
+}
+
+// XLA's own modules, from which TensorFlow's programs come, have operations that JAX has not.
+TEST(StableHlo, ADotContractsTheLastAxisWithTheFirst) {
+  const auto dot = [](const Dims& x, const Dims& y, const Dims& result) {
+    return module(function({value("%x", "f32", x), value("%y", "f32", y)},
+                           {node("stablehlo.dot", {"%x", "%y"}, {value("%r", "f32", result)}),
+                            node("mhlo.copy", {"%r"}, {value("%c", "f32", result)})},
+                           {"%c"}));
+  };
+  const Tensor matrix{{DType::F32, {2, 3}}, {1, 2, 3, 4, 5, 6}, {}};
+  EXPECT_THAT(run(dot({2, 3}, {3}, {2}), {matrix, floats({1, 0, -1})})[0].f, ElementsAre(-2, -2));
+  EXPECT_THAT(run(dot({2}, {2, 3}, {3}), {floats({1, -1}), matrix})[0].f, ElementsAre(-3, -3, -3));
+  EXPECT_THAT(run(dot({3}, {3}, {}), {floats({1, 2, 3}), floats({4, 5, 6})})[0].f, ElementsAre(32));
+  EXPECT_THAT(run(dot({2, 3}, {3, 1}, {2, 1}), {matrix, {{DType::F32, {3, 1}}, {1, 1, 1}, {}}})[0].f,
+              ElementsAre(6, 15));
+}
+
+/// x [2, 3, 2], channels along `axis`, through one of the batch norms; `more`: [C] each, then those of x's shape.
+std::vector<Tensor> batch_norm(const std::string& op, int64_t axis, const Tensor& x, std::vector<Tensor> more,
+                               size_t results) {
+  std::vector<Tensor> in{x};
+  for (const Tensor& t : more) in.push_back(t);
+  std::vector<json> args, given;
+  std::vector<std::string> names, returns;
+  for (const Tensor& t : in) {
+    names.push_back("%" + std::to_string(names.size()));
+    args.push_back(value(names.back(), "f32", t.type.shape));
+  }
+  for (size_t i = 0; i < results; ++i) {
+    returns.push_back("%r" + std::to_string(i));
+    given.push_back(value(returns.back(), "f32", i == 0 ? x.type.shape : more[0].type.shape));
+  }
+  const json attrs = {{"epsilon", 0.5}, {"feature_index", axis}};
+  return run(module(function(args, {node(op, names, given, attrs)}, returns)), in);
+}
+
+TEST(StableHlo, BatchNormsAndTheirDerivative) {
+  for (const int64_t axis : {1, 2}) {
+    const Tensor x{{DType::F32, {2, 3, 2}}, {1, 4, -2, 0, 3, 7, 5, -1, 2, 2, 6, -3}, {}};
+    const Tensor dy{{DType::F32, {2, 3, 2}}, {1, 0, 2, -1, 1, 3, 0, 1, -2, 1, 1, 2}, {}};
+    const int64_t channels = axis == 1 ? 3 : 2, n = 12 / channels;
+    const auto channel = [&](size_t i) { return axis == 1 ? i / 2 % 3 : i % 2; };
+    const Tensor scale = floats(axis == 1 ? std::vector<double>{2, 1, -1} : std::vector<double>{2, -1});
+    const Tensor shift = floats(axis == 1 ? std::vector<double>{0, 1, 5} : std::vector<double>{0, 5});
+    std::vector<double> mean(channels), var(channels), sum(channels), product(channels);
+    for (size_t i = 0; i < 12; ++i) mean[channel(i)] += x.f[i] / n;
+    for (size_t i = 0; i < 12; ++i) var[channel(i)] += std::pow(x.f[i] - mean[channel(i)], 2) / n;
+    const auto normal = [&](size_t i) { return (x.f[i] - mean[channel(i)]) / std::sqrt(var[channel(i)] + 0.5); };
+    for (size_t i = 0; i < 12; ++i) sum[channel(i)] += dy.f[i], product[channel(i)] += dy.f[i] * normal(i);
+    const auto y = batch_norm("stablehlo.batch_norm_training", axis, x, {scale, shift}, 3);
+    const auto same =
+        batch_norm("stablehlo.batch_norm_inference", axis, x, {scale, shift, floats(mean), floats(var)}, 1);
+    const auto d = batch_norm("stablehlo.batch_norm_grad", axis, x, {scale, floats(mean), floats(var), dy}, 3);
+    for (size_t i = 0; i < 12; ++i) {
+      const size_t c = channel(i);
+      EXPECT_NEAR(y[0].f[i], normal(i) * scale.f[c] + shift.f[c], 1e-5);
+      EXPECT_NEAR(same[0].f[i], y[0].f[i], 1e-5);
+      const double wanted = scale.f[c] / std::sqrt(var[c] + 0.5) * (dy.f[i] - sum[c] / n - normal(i) * product[c] / n);
+      EXPECT_NEAR(d[0].f[i], wanted, 1e-5);
+    }
+    for (size_t c = 0; c < static_cast<size_t>(channels); ++c) {
+      EXPECT_NEAR(y[1].f[c], mean[c], 1e-6);
+      EXPECT_NEAR(y[2].f[c], var[c], 1e-5);
+      EXPECT_NEAR(d[1].f[c], product[c], 1e-5);
+      EXPECT_NEAR(d[2].f[c], sum[c], 1e-5);
+    }
+  }
+}
+
+TEST(StableHlo, ASizeThatIsSetToWhatItIs) {
+  const auto sized = [](int32_t n) {
+    return module(function({value("%x", "f32", {3})},
+                           {number("%n", n), node("stablehlo.set_dimension_size", {"%x", "%n"},
+                                                  {value("%r", "f32", {3})}, {{"dimension", 0}})},
+                           {"%r"}));
+  };
+  EXPECT_THAT(run(sized(3), {floats({1, 2, 3})})[0].f, ElementsAre(1, 2, 3));
+  EXPECT_THROW(run(sized(2), {floats({1, 2, 3})}), InternalError);
 }
 
 TEST(StableHlo, ALoopWhoseTripsAreCounted) {
@@ -180,7 +260,7 @@ TEST(StableHlo, AllThatIsRefusedIsFound) {
 
 TEST(StableHlo, EveryRowHasAName) {
   for (const std::string& name : stablehlo_operations())
-    EXPECT_THAT(name, ::testing::ContainsRegex("^(complex )?(stablehlo|chlo|func|sdy)\\.[a-z0-9_]+$"));
+    EXPECT_THAT(name, ::testing::ContainsRegex("^(complex )?(stablehlo|chlo|mhlo|func|sdy)\\.[a-z0-9_]+$"));
 }
 
 }  // namespace
