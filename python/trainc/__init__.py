@@ -25,7 +25,8 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     that have) is run by PyTorch. UserError where an argument is none of these kinds: nothing has been changed then.
 
     Of a Keras model, after `model.compile(...)`: on JAX and TensorFlow the steps of `fit` and `evaluate` go through `trainc.jit`
-    and `trainc.function`; on PyTorch the model's forward and backward in these steps are compiled, and Keras's own loss and optimizer run in PyTorch.
+    and `trainc.function`; on PyTorch the model's forward and backward in these steps are compiled, and Keras's own loss and
+    optimizer run in PyTorch.
 
     The model is compiled when it is first called, once per signature of its arguments. The objects are the ones given:
     `state_dict`, `deepcopy`, `pickle` and the training loop see the plain module and optimizer.

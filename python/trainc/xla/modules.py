@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import jaxlib._jax
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, mhlo, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
 from trainc.base.errors import InternalError
+from trainc.xla.compat import context, hlo_to_stablehlo
 from trainc.xla.plans import TARGET
 
 _NEWEST = 40  # minor versions of StableHLO's that are tried
@@ -29,24 +28,11 @@ _ALIAS = (
 )
 
 
-@functools.cache
-def context() -> ir.Context:
-    found = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    found.append_dialect_registry(registry)
-    stablehlo.register_dialect(found)
-    chlo.register_dialect(found)
-    mhlo.register_mhlo_dialect(found)
-    found.load_all_available_dialects()
-    return found
-
-
 def of_hlo(hlo: bytes) -> ir.Module:
     """Of a serialized HloModuleProto. InternalError where it has what StableHLO has not."""
     try:
         with context():
-            return ir.Module.parse(jaxlib._jax.mlir.hlo_to_stablehlo(hlo))
+            return ir.Module.parse(hlo_to_stablehlo(hlo))
     except Exception as error:  # of jaxlib, in several kinds
         raise InternalError(f"XLA's module is not StableHLO: {str(error).splitlines()[0]}") from error
 
@@ -114,4 +100,4 @@ def _row_major(type_: str) -> str:
     return f"dense<[{numbers}]> : tensor<{rank}xindex>" if rank else "dense<> : tensor<0xindex>"
 
 
-__all__ = ["calling", "context", "of_hlo", "overwritten", "types_of_main"]
+__all__ = ["calling", "of_hlo", "overwritten", "types_of_main"]

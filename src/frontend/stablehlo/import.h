@@ -1,4 +1,4 @@
-// StableHLO -> Program. Takes: a module as JSON (docs/frontend.md; python/trainc/jax writes it). Gives: Program. One
+// StableHLO -> Program. Takes: a module as JSON (docs/frontend.md; python/trainc/xla writes it). Gives: Program. One
 // table row per operation; what has no row is refused. Calls are inlined, loops of a known trip count unrolled.
 // Includes: graph, frontend/formulas, reference (to know how often a loop runs), nlohmann-json.
 //
