@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from jaxlib.mlir import ir
@@ -12,7 +11,7 @@ from trainc.base.errors import InternalError
 from trainc.xla.compat import context, hlo_to_stablehlo
 from trainc.xla.plans import TARGET
 
-_NEWEST = 40  # minor versions of StableHLO's that are tried
+_VERSION = "1.3.0"  # of StableHLO: the oldest with calls that have a dictionary, so that an older TensorFlow reads them, too
 
 _CALL = """
 func.func public @main({arguments}) -> ({results}) {{
@@ -76,22 +75,7 @@ def calling(plan: str, arguments: Sequence[str], results: Sequence[str], aliases
     )
     with context():
         text = str(ir.Module.parse(text))
-    return stablehlo.serialize_portable_artifact_str(text, _oldest_version())
-
-
-@functools.cache
-def _oldest_version() -> str:
-    """Of StableHLO's, that has calls with a dictionary: an older TensorFlow reads it, too."""
-    call = 'stablehlo.custom_call @f() {api_version = 4 : i32, backend_config = {a = "b"}} : () -> ()'
-    with context():
-        text = str(ir.Module.parse(f"func.func @main() {{ {call}\n return }}"))
-        for minor in range(_NEWEST):
-            try:
-                stablehlo.serialize_portable_artifact_str(text, f"1.{minor}.0")
-            except Exception:  # noqa: S112 (jaxlib's, of several kinds)
-                continue
-            return f"1.{minor}.0"
-    return stablehlo.get_current_version()
+    return stablehlo.serialize_portable_artifact_str(text, _VERSION)
 
 
 def _row_major(type_: str) -> str:
