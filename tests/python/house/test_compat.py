@@ -301,6 +301,7 @@ def test_a_modules_call_can_be_replaced():
     assert hooks <= compat.MODULE_ATTRIBUTES and compat.COMPILED_CALL in compat.MODULE_ATTRIBUTES
     assert compat.compiled_call(module) is None
     compat.set_compiled_call(module, lambda x: "compiled")
+    assert compat._MODULE_CALL.co_name == "_wrapped_call_impl"
     assert module(torch.ones(1)) == "compiled" and vars(module)[compat.COMPILED_CALL] is compat.compiled_call(module)
     assert compat.uncompiled_call(module)(torch.ones(1)).item() == 2
     plain = Layer()
