@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from workers import FINDS, Results, Worker, work_through
+from workers import FINDS, Results, Worker, add_options, tell_finds, work_through
 
 PARTS = 12  # of a file's tests, each a cross-section of it
 
@@ -34,11 +34,27 @@ class Suite:
     of: tuple[str, ...]  # classes of tests that could be compiled, beside FINDS
 
 
-def add_arguments(parser: argparse.ArgumentParser, files: tuple[str, ...], what: str) -> None:
+def parser_of(name: str, told: str, files: tuple[str, ...], what: str) -> argparse.ArgumentParser:
+    """Of the suite in tests/NAME. `told`: its help; `what`: which checkout it wants."""
+    parser = argparse.ArgumentParser(
+        prog=f"python tests/{name}", description=told, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path, help=what)
     parser.add_argument("--files", nargs="+", default=files, metavar="NAME", help="of tests, without .py (default: those listed)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only tests whose name holds one of these")
     parser.add_argument("--sample", action="store_true", help="one part of each file: some minutes")
+    add_options(parser, f"out/{name}/results.jsonl", timeout=120)
+    return parser
+
+
+def run_and_tell(suite: Suite, args: argparse.Namespace, paths: dict[str, Path], kind_of: Callable[[str], str]) -> int:
+    """The exit status: 1 where there is a find."""
+    results = Results(args.out, args.resume or args.report, args.report)
+    if not args.report:
+        run(suite, args, paths, results)
+    print(f"\n{table(suite, results.verdicts)}\n")
+    print(f"fell back, by reason (tests, reason, one of them):\n{reasons(results.verdicts, kind_of)}")
+    return tell_finds(results.verdicts)
 
 
 def run(suite: Suite, args: argparse.Namespace, paths: dict[str, Path], results: Results) -> None:

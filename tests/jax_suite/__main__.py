@@ -10,7 +10,6 @@ Every verdict is a line of OUT as soon as it is known. Exit status 1 where a res
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -19,7 +18,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import suites  # noqa: E402
-from workers import Results, add_options, tell_finds  # noqa: E402
 
 FILES = (
     "lax_test", "lax_numpy_test", "lax_numpy_reducers_test", "lax_numpy_operators_test", "lax_numpy_ufuncs_test",
@@ -49,21 +47,13 @@ def kind_of(reason: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python tests/jax_suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    suites.add_arguments(parser, FILES, "of JAX's repository, at the tag of the version that is installed")
+    parser = suites.parser_of("jax_suite", __doc__, FILES, "of JAX's repository, at the tag of the version that is installed")
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="that JAX draws of each generated test (default 3)")
     parser.add_argument("--x64", action="store_true", help="with JAX_ENABLE_X64: f64 and i64 are drawn, too")
-    add_options(parser, "out/jax_suite/results.jsonl", timeout=120)
     args = parser.parse_args()
     os.environ |= {"JAX_NUM_GENERATED_CASES": str(args.cases), "JAX_ENABLE_X64": str(int(args.x64)), "JAX_PLATFORMS": "cpu"}
-    results = Results(args.out, args.resume or args.report, args.report)
-    if not args.report:
-        suites.run(SUITE, args, {name: args.checkout / "tests" / f"{name}.py" for name in args.files}, results)
-    print(f"\n{suites.table(SUITE, results.verdicts)}\n")
-    print(f"fell back, by reason (tests, reason, one of them):\n{suites.reasons(results.verdicts, kind_of)}")
-    return tell_finds(results.verdicts)
+    paths = {name: args.checkout / "tests" / f"{name}.py" for name in args.files}
+    return suites.run_and_tell(SUITE, args, paths, kind_of)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Every verdict is a line of OUT as soon as it is known. Exit status 1 where a res
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import suites  # noqa: E402
-from workers import Results, add_options, tell_finds  # noqa: E402
 
 FILES = (
     "inductor/test_torchinductor", "functorch/test_aotdispatch", "dynamo/test_repros", "dynamo/test_misc",
@@ -46,19 +44,10 @@ def kind_of(reason: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python tests/torch_suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    suites.add_arguments(parser, FILES, "of PyTorch's repository, at the tag of the version that is installed")
-    add_options(parser, "out/torch_suite/results.jsonl", timeout=120)
-    args = parser.parse_args()
-    results = Results(args.out, args.resume or args.report, args.report)
-    if not args.report:
-        paths = {Path(name).name: args.checkout / "test" / f"{name}.py" for name in args.files}
-        suites.run(SUITE, args, paths, results)
-    print(f"\n{suites.table(SUITE, results.verdicts)}\n")
-    print(f"fell back, by reason (tests, reason, one of them):\n{suites.reasons(results.verdicts, kind_of)}")
-    return tell_finds(results.verdicts)
+    what = "of PyTorch's repository, at the tag of the version that is installed"
+    args = suites.parser_of("torch_suite", __doc__, FILES, what).parse_args()
+    paths = {Path(name).name: args.checkout / "test" / f"{name}.py" for name in args.files}
+    return suites.run_and_tell(SUITE, args, paths, kind_of)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 import time
 import types
 from collections.abc import Callable
@@ -59,8 +58,7 @@ class Jitted:
         self._whole = jax_jit(function, **self._static, keep_unused=True)
         self._plain = jax_jit(function, **arguments)  # what JAX makes of it
         self._compiled = jax_jit(self._body(function), **arguments)
-        self._seen: list[signatures.Signature] = []
-        self._lock = threading.Lock()
+        self._seen = signatures.Seen()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._now()(*args, **kwargs)
@@ -93,7 +91,7 @@ class Jitted:
     def trainc_explained(self, batch: Any) -> Explanation:
         """What `trainc.explain` gives. `batch`: a tuple of arguments, a dict of keywords, or one argument."""
         if batch is not None:
-            args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, tuple) else (batch,), {})
+            args, kwargs = signatures.arguments_of(batch)
             self._compiled.trace(*args, **kwargs)
         return Explanation(self._name, list(records.of(self)))
 
@@ -122,7 +120,7 @@ class Jitted:
         """None where there is no plan; but for what is too small it is said."""
         if operations_of(traced) < self._least:
             return None
-        record = records.Compilation(self._name, str(signature), self._recompiled(signature), framework="JAX")
+        record = records.Compilation(self._name, str(signature), self._seen.recompiled(self._name, signature), framework="JAX")
         records.of(self).append(record)
         try:
             if self._elsewhere:
@@ -170,17 +168,6 @@ class Jitted:
         record.engine, record.route, record.reason = "core", "split", "; ".join(made.reasons)
         messages.warn(f"{self._name} is compiled in parts, around what runs in JAX: {record.reason}")
         return made
-
-    def _recompiled(self, signature: signatures.Signature) -> str:
-        """In what it differs from those before it, and says so; "" for the first, and for one that JAX has forgotten."""
-        with self._lock:
-            earlier = list(self._seen)
-            self._seen.append(signature)
-        if not earlier or signature in earlier:
-            return ""
-        why = signature.differs_from(signatures.nearest(signature, earlier))
-        messages.recompiled(self._name, why)
-        return why
 
 
 def _arrays_of(value: Any) -> dict[str, signatures.Leaf] | None:

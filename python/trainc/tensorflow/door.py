@@ -57,7 +57,7 @@ class Function:
         self._compiled = tf.function(self._body, autograph=False)
         self._of_instances: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
         self._state: tf.Variable | None = None
-        self._seen: list[signatures.Signature] = []
+        self._seen = signatures.Seen()
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class Function:
     def trainc_explained(self, batch: Any) -> Explanation:
         """What `trainc.explain` gives. `batch`: a tuple of arguments, a dict of keywords, or one argument."""
         if batch is not None:
-            args, kwargs = ((), batch) if isinstance(batch, dict) else (batch if isinstance(batch, tuple) else (batch,), {})
+            args, kwargs = signatures.arguments_of(batch)
             self._compiled.get_concrete_function(*args, **kwargs)
         return Explanation(self._name, list(records.of(self)))
 
@@ -129,7 +129,7 @@ class Function:
         self, record: records.Compilation, flattened: Callable, specs: list[tf.TensorSpec], args: Any, kwargs: Any
     ) -> Called:
         record.signature = str(signature := signatures.of(self._function, args, kwargs, _arrays_of))
-        record.recompiled = self._recompiled(signature)
+        record.recompiled = self._seen.recompiled(self._name, signature)
         records.of(self).append(record)
         if tf.config.list_logical_devices("GPU"):
             raise NotCompiled("TensorFlow has a GPU; trainc.function is for its CPU")
@@ -188,17 +188,6 @@ class Function:
             messages.warn_once(f"strategy {id(self)}", f"{self._name} runs in TensorFlow: under a distribution strategy")
             return True
         return False
-
-    def _recompiled(self, signature: signatures.Signature) -> str:
-        """In what it differs from those before it, and says so; "" for the first."""
-        with self._lock:
-            earlier = list(self._seen)
-            self._seen.append(signature)
-        if not earlier or signature in earlier:
-            return ""
-        why = signature.differs_from(signatures.nearest(signature, earlier))
-        messages.recompiled(self._name, why)
-        return why
 
 
 def _unbound(method: Callable) -> Callable:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
+
+from trainc.base import messages
 
 SHOWN = 8  # arrays of a signature's text
 
@@ -58,6 +61,26 @@ def of(function: Callable, args: tuple, kwargs: dict[str, Any], arrays_of: Calla
     return Signature(arrays, static)
 
 
+class Seen:
+    """The signatures that one function was compiled for."""
+
+    def __init__(self) -> None:
+        self._all: list[Signature] = []
+        self._lock = threading.Lock()
+
+    def recompiled(self, name: str, signature: Signature) -> str:
+        """In what it differs from those before it, and says so; "" for the first, and for one that the framework has
+        forgotten."""
+        with self._lock:
+            earlier = list(self._all)
+            self._all.append(signature)
+        if not earlier or signature in earlier:
+            return ""
+        why = signature.differs_from(nearest(signature, earlier))
+        messages.recompiled(name, why)
+        return why
+
+
 def nearest(signature: Signature, earlier: list[Signature]) -> Signature:
     """The one of `earlier` that differs in the fewest arrays; the latest of equals."""
 
@@ -65,6 +88,13 @@ def nearest(signature: Signature, earlier: list[Signature]) -> Signature:
         return sum(other.arrays.get(name) != leaf for name, leaf in signature.arrays.items())
 
     return min(reversed(earlier), key=differences)
+
+
+def arguments_of(batch: Any) -> tuple[tuple, dict[str, Any]]:
+    """Of a call, as `trainc.explain` is given one: a tuple of arguments, a dict of keywords, or one argument."""
+    if isinstance(batch, dict):
+        return (), batch
+    return (batch if isinstance(batch, tuple) else (batch,)), {}
 
 
 def _named(function: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -85,4 +115,4 @@ def _change(name: str, before: Leaf, now: Leaf) -> str:
     return f"dimension {moved[0]} of `{name}` changed from {before.shape[moved[0]]} to {now.shape[moved[0]]}"
 
 
-__all__ = ["Leaf", "Signature", "nearest", "of"]
+__all__ = ["Leaf", "Seen", "Signature", "arguments_of", "nearest", "of"]

@@ -6,11 +6,12 @@ import weakref
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from beside_xla import beside_xla
 
 import trainc
 from trainc.base import records
+
+tf = pytest.importorskip("tensorflow", reason="make test-tensorflow")
+from beside_xla import beside_xla  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 

@@ -1,10 +1,12 @@
 """`fit` and `evaluate` of Keras models on TensorFlow, compiled, beside Keras's own with XLA."""
 
-import keras
 import numpy as np
 import pytest
 
 import trainc
+
+pytest.importorskip("tensorflow", reason="make test-tensorflow")
+import keras  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::trainc.base.messages.RecompileWarning", "error::trainc.TraincWarning")
 RANDOM = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("tensorflow", reason="make test-tensorflow")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "tensorflow"
 SMALL = {
     "custom_loop.py": ["--layers=1", "--width=32", "--length=16", "--batch=4", "--steps=4"],

@@ -43,9 +43,6 @@ def backend(
 
     @functools.partial(compat.dynamo_disable, reason="compiled by trainc")
     def call(*given: Any) -> Any:
-        if compat.count_dispatch_modes():  # one that is not to see what a compiler does: Dynamo has looked at it
-            with compat.disable_current_modes():
-                return call(*given)
         if flushes_denormals() == made_for:
             return compiled(*given)
         if not otherwise:
@@ -101,7 +98,10 @@ def _separately(plain: Callable[..., Any], compiled: Callable[..., Any], compile
         if compiler.program.often or compat.differentiates_forward() or packs_saved_tensors():
             return plain(*given)
         try:
-            return compiled(*given)
+            if not compat.count_dispatch_modes():
+                return compiled(*given)
+            with compat.disable_current_modes():  # one that is not to see what a compiler does: Dynamo has looked at it
+                return compiled(*given)
         except (NoAddress, Overlapping) as reason:
             messages.warn_once(type(reason).__name__, f"A graph of torch.compile runs in PyTorch where {reason}")
             return plain(*given)
