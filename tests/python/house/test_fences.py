@@ -326,7 +326,15 @@ NO_CHOICE = {
     "frontend/formulas/activations.cpp": {"kSqrt1_2", "k2_SqrtPi", "kTanhBeta"},
     "frontend/formulas/complex.cpp": {"kInf", "kPi", "kHuge"},
     "frontend/formulas/special.cpp": {
-        "kInf", "kPi", "kBase", "kLanczos", "kG", "kTerms", "kBernoulli", "kBesselNear", "kBesselFar",
+        "kInf",
+        "kPi",
+        "kBase",
+        "kLanczos",
+        "kG",
+        "kTerms",
+        "kBernoulli",
+        "kBesselNear",
+        "kBesselFar",
     },  # fmt: skip
     "frontend/stablehlo/import.cpp": {"kMostNodes"},  # what is refused, not how something is made
     "frontend/stablehlo/monoid.cpp": {"infinity"},
@@ -749,3 +757,13 @@ def test_a_private_attribute_is_seen(line):
 def test_a_private_name_in_a_string_is_seen(line):
     assert private_strings(f"{line}\n", {"_known"})
     assert not private_strings("getattr(self, '_known'), getattr(x, '__name__'), getattr(x, 'shape'), f('_C')\n", {"_known"})
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [ROOT, ROOT / "examples", ROOT / "bench", ROOT / "tests", *(ROOT / "tests").iterdir()],
+    ids=lambda folder: folder.name,
+)
+def test_no_folder_is_taken_for_tensorflow(folder):
+    """Programs of ours put these on sys.path; Python takes any folder there for a package where TensorFlow is not installed."""
+    assert not (folder / "tensorflow").exists()

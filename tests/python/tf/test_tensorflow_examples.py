@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="make test-tensorflow")
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "tensorflow"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "tf"
 SMALL = {
     "custom_loop.py": ["--layers=1", "--width=32", "--length=16", "--batch=4", "--steps=4"],
     "keras_resnet.py": ["--width=4", "--blocks=1", "--pictures=32", "--batch=16", "--epochs=2"],

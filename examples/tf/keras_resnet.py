@@ -1,8 +1,8 @@
 """A ResNet-18 in Keras on TensorFlow, trained by `fit` on random pictures of 32 x 32: `trainc.compile(model)` is all that is
 added.
 
-    python examples/tensorflow/keras_resnet.py             # the steps of fit and evaluate are plans
-    python examples/tensorflow/keras_resnet.py --xla       # Keras's own, to compare
+    python examples/tf/keras_resnet.py             # the steps of fit and evaluate are plans
+    python examples/tf/keras_resnet.py --xla       # Keras's own, to compare
 """
 
 from __future__ import annotations

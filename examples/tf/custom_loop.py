@@ -1,8 +1,8 @@
 """A training loop of one's own in TensorFlow: a small transformer that continues Python's standard library, letter by letter.
 `trainc.function` in the place of `tf.function` is all that changes.
 
-    python examples/tensorflow/custom_loop.py              # a step is one plan
-    python examples/tensorflow/custom_loop.py --xla        # the same step through tf.function(jit_compile=True), to compare
+    python examples/tf/custom_loop.py              # a step is one plan
+    python examples/tf/custom_loop.py --xla        # the same step through tf.function(jit_compile=True), to compare
 """
 
 from __future__ import annotations
