@@ -24,6 +24,12 @@ constexpr int64_t kSumThreads = 1024;
 // Terms that a thread of such a stage adds at least.
 constexpr int64_t kLeastTerms = 16;
 
+// --- scatters on a device
+// Threads a multiprocessor that places are dealt to: each reads the places of all sources.
+constexpr int64_t kScatterThreads = 512;
+// Sources a place that a part of a scatter has at least, where the parts have places of their own.
+constexpr int64_t kSourcesOfAPlace = 4;
+
 // --- runs: a chain's error grows with its length (docs/loop.md)
 // Terms of a run, or vectors of them: added in their own dtype.
 constexpr int64_t kRun = 8;

@@ -150,6 +150,18 @@ std::vector<LoweredKernel> lower_concat(const Schedule& schedule, const Group& g
   return kernels;
 }
 
+namespace {
+
+/// Parts that the places of a scatter are dealt to on a device, in turn: the threads of each read where every source
+/// goes, and add those of their own places.
+int64_t scatter_parts(int64_t elements, int64_t sources, int64_t places, const Target& target) {
+  if (!target.launches_blocks || sources == 0) return 1;
+  const int64_t wanted = ceil_div(target.multiprocessors * cost::kScatterThreads, elements / sources);
+  return std::max<int64_t>(1, std::min({wanted, places, sources / cost::kLeastTerms}));
+}
+
+}  // namespace
+
 std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   const Node* n = group.values[0];
   const auto& [axis, kind, failure] = n->as<ScatterAttr>();
@@ -163,17 +175,20 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   if (src->type.numel() == 0) return kernels;
 
   // Sources are added in row-major order along the axis, whatever runs beside each other: axes after it lie across
-  // lanes, axes before it and pieces of those after it are independent.
+  // lanes, axes before it, pieces of those after it, and on a device parts of the places are independent.
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
   const Dims& shape = src->shape();
+  const int64_t size = n->shape()[axis], parts = scatter_parts(src->type.numel(), shape[axis], size, options.target);
   std::vector<int64_t> outer;
   std::vector<Expr> axes(shape.size());
+  if (parts > 1) outer.push_back(parts);
   for (int64_t k = 0; k < axis; ++k)
     if (shape[k] != 1) outer.push_back(shape[k]);
-  const bool across = axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
+  // what the lanes of a vector do is the same for all: with parts each thread has an element
+  const bool across = parts == 1 && axis + 1 < static_cast<int64_t>(shape.size()) && shape.back() > 1;
   const int64_t last = across ? shape.back() : 1;
   const int width =
       across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(options.target, last)))
@@ -183,7 +198,7 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     if (shape[k] != 1) outer.push_back(shape[k]);
   if (across) outer.push_back(pieces);
   OuterLoops loops(nest, outer, options);
-  size_t next = 0;
+  size_t next = parts > 1 ? 1 : 0;
   int serial = nest.add_var("s", shape[axis]);
   int j = nest.add_var("j", pieces > 1 ? width : last);
   Expr extent = integer(last);
@@ -199,8 +214,9 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   std::vector<Stmt> inside;
   e.out = &inside;
   const int buffer = e.argument(n, true);
-  const int64_t size = n->shape()[axis];
   const Expr at = e.checked_index(index_node, Index::at_axes(index_node->shape(), axes), size, failure);
+  std::vector<Stmt> sum;
+  e.out = &sum;
   Expr add = e.value(src, Index::at_axes(shape, axes));
   std::vector<Expr> target = axes;
   target[axis] = at;
@@ -211,7 +227,14 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
     if (arithmetic_dtype(n->dtype()) != n->dtype()) old = loop::cast(old, DType::F32);
     v = arithmetic(n->dtype(), loop::apply(n->dtype() == DType::Bool ? Op::Or : Op::Add, {old, add}));
   }
-  inside.push_back(e.store(n, position, v));
+  sum.push_back(e.store(n, position, v));
+  if (parts > 1) {  // a loop of one turn where the place is of this part, of none elsewhere
+    const Expr mine = loop::apply(Op::Eq, {loop::apply(Op::Mod, {at, integer(parts)}), loops.variables()[0]});
+    const int turn = nest.add_var("mine", -1);
+    inside.push_back(loop::for_loop(LoopKind::Serial, turn, loop::cast(mine, DType::I64), block(std::move(sum))));
+  } else {
+    inside.insert(inside.end(), sum.begin(), sum.end());
+  }
   Stmt body = block(std::move(inside));
   auto lanes_loop = [&](Stmt s) {
     return loop::for_loop(across ? LoopKind::Vector : LoopKind::Serial, j, extent, std::move(s), across ? width : 1);

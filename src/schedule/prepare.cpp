@@ -73,10 +73,10 @@ const Node* split_sum(Builder& b, const Node* x, const ReduceAttr& attr) {
 
 const Node* reduce(Builder&, const Node* x, const ReduceAttr&, const Type&, int64_t threads);
 
-/// The least divisor of `length` that is `wanted` parts or more, else the greatest, of at least kLeastTerms terms each.
-int64_t parts_of(int64_t length, int64_t wanted) {
+/// The least divisor of `length` that is `wanted` parts or more, else the greatest, of at least `least` terms each.
+int64_t parts_of(int64_t length, int64_t wanted, int64_t least = cost::kLeastTerms) {
   int64_t parts = 1;
-  for (int64_t p = 2; p <= length / cost::kLeastTerms && parts < wanted; ++p)
+  for (int64_t p = 2; p <= length / least && parts < wanted; ++p)
     if (length % p == 0) parts = p;
   return parts;
 }
@@ -121,6 +121,29 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
       return half ? b.cast(split, type.dtype) : split;
   }
   return b.reduce(attr.kind, x, attr.axes);
+}
+
+/// `n`, a sum of floats into few places along the first axis, on a device that it would leave idle (a place's sources
+/// follow each other): its sources in parts, each with places of its own, then the parts. nullptr: in one stage.
+const Node* scatter_in_stages(Builder& b, const Node* n, const std::vector<const Node*>& inputs, int64_t threads) {
+  const auto& [axis, kind, failure] = n->as<ScatterAttr>();
+  const Node *init = inputs[0], *src = inputs[2];
+  if (axis != 0 || kind != ScatterKind::Sum || !is_float(n->dtype()) || threads == 0 || n->type.numel() == 0 ||
+      src->type.numel() < cost::kLongSum)
+    return nullptr;
+  const int64_t places = n->shape()[0], sources = src->shape()[0];
+  const int64_t parts = parts_of(sources, ceil_div(threads, src->type.numel() / sources),
+                                 std::max(cost::kLeastTerms, places * cost::kSourcesOfAPlace));
+  if (parts == 1) return nullptr;
+  const DType sums = n->dtype() == DType::F64 ? DType::F64 : DType::F32;
+  Dims in = src->shape(), out = n->shape();
+  in[0] = sources / parts;
+  in.insert(in.begin(), parts);
+  out.insert(out.begin(), parts);
+  const Node* first = b.scatter(ScatterKind::Sum, b.full(sums, out, 0), b.reshape(inputs[1], in),
+                                b.cast(b.reshape(src, in), sums), 1, failure);
+  const Node* total = reduce(b, first, {ReduceKind::Sum, {0}}, {sums, n->shape()}, threads);
+  return b.cast(b.binary(Op::Add, b.cast(init, sums), total), n->dtype());
 }
 
 /// Where element `at` of `n` lies in what its movements (and casts) read.
@@ -251,9 +274,11 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
       for (const Node*& i : inputs) i = for_vendor(n, vendor_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
-    const Node* copy = n->op == Op::Reduce ? reduce(b, inputs[0], n->as<ReduceAttr>(), n->type,
-                                                    with_products.count(n) ? 0 : sum_threads)
-                                           : to.make(n->op, n->attrs, inputs, n->type);
+    const Node* copy = nullptr;
+    if (n->op == Op::Reduce)
+      copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);
+    if (n->op == Op::Scatter) copy = scatter_in_stages(b, n, inputs, sum_threads);
+    if (!copy) copy = to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);
     made[n] = copy;
   }

@@ -315,6 +315,46 @@ TEST(DeviceRuntime, SumsOfFewResultsAreMadeInStages) {
     }
 }
 
+TEST(DeviceRuntime, ScattersKeepADeviceBusy) {
+  const struct {
+    Dims places, sources;
+    DType dtype;
+    ScatterKind kind;
+  } cases[] = {{{3, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},  // in stages
+               {{3, 8, 5}, {1024, 8, 5}, DType::BF16, ScatterKind::Sum},
+               {{2, 36}, {1000, 36}, DType::F64, ScatterKind::Sum},
+               {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},  // dealt by place
+               {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
+               {{3, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
+               {{61}, {33000}, DType::F32, ScatterKind::Sum}};
+  for (const auto& [places, sources, dtype, kind] : cases) {
+    Graph g;
+    Builder b{g, {}};
+    Dims column(sources.size(), int64_t{1});
+    column[0] = sources[0];
+    const Node* init = b.input(0, {dtype, places});
+    const Node* index = b.broadcast(b.reshape(b.input(1, {DType::I64, {sources[0]}}), column), sources);
+    g.outputs = {{b.scatter(kind, init, index, b.input(2, {dtype, sources}), 0), {}}};
+    g.input_count = 3;
+    SCOPED_TRACE(print(g));
+    const plan::Plan plan = compiler::compile(copy_of(g), "scatter", device_options(true));
+    int64_t threads = 0;
+    for (const plan::Step& s : plan.steps)
+      threads = std::max(threads, s.parallel_extent * plan.kernels[s.kernel].threads);
+    const int64_t columns = g.outputs[0].value->type.numel() / places[0];
+    EXPECT_GE(threads, std::min<int64_t>(8, places[0]) * columns) << plan::print(plan);
+    auto inputs = halves(g, 3);
+    for (size_t i = 0; i < inputs[1].i.size(); ++i) inputs[1].i[i] = (i * i + i / 7) % places[0];
+    const auto run = [&] {
+      return run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs);
+    };
+    expect_close(run(), oracle(g, inputs));
+    inputs[1].i[1] = places[0];
+    EXPECT_THROW(run(), IndexError);
+    if (HasFailure()) return;
+  }
+}
+
 TEST(DeviceRuntime, AnotherArchitectureIsRefused) {
   const plan::Plan plan = compiler::compile(copy_of(testing::softmax(3, 100)), "softmax", device_options(true));
   try {
