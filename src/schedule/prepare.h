@@ -9,7 +9,8 @@ namespace trainc::schedule {
 /// Rewrites what no kernel does directly, so that the schedule need not know it.
 /// Gives: no ArgMax/ArgMin (a maximum, then the least position that holds it); no sums over bool or over nothing; long
 /// sums with few results in two steps with a fixed split (on a device, whose `sum_threads` they are to keep busy, in as
-/// many stages as that takes, but for those that the vendor's library makes as it multiplies); operands of contractions
+/// many stages as that takes, but for those that the vendor's library makes as it multiplies; so scatters' sums into few
+/// places there); operands of contractions
 /// that have neighbours in memory along k or along their rows (a copy in another order where a permute leaves none),
 /// and of those of `vendor_flops` or more as matrices (vendor_operands.h); outputs that are row-major in memory (a
 /// permutation before the output where the caller's strides are permuted), each with memory of its own (a copy where
