@@ -85,7 +85,7 @@ test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with an
 	@touch $@
 
 test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Face's Trainer, accelerate, Lightning, PEFT with the real libraries
-	PYTHONPATH=python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
+	PYTHONPATH=$(CURDIR)/python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
 
 .venv-transformers-%/python.stamp: requirements-trainers.txt .venv/package.stamp
 	.venv/bin/python -m venv .venv-transformers-$*
@@ -97,7 +97,7 @@ test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Fac
 TRANSFORMERS ?= 4.57.1
 
 test-transformers: build .venv-transformers-$(TRANSFORMERS)/python.stamp  ## the Trainer's examples with another transformers (TRANSFORMERS=4.57.1)
-	PYTHONPATH=python .venv-transformers-$(TRANSFORMERS)/bin/python -m pytest tests/trainers -k huggingface $(ARGS)
+	PYTHONPATH=$(CURDIR)/python .venv-transformers-$(TRANSFORMERS)/bin/python -m pytest tests/trainers -k huggingface $(ARGS)
 
 .venv-tensorflow-%/python.stamp: .venv/package.stamp
 	.venv/bin/python -m venv .venv-tensorflow-$*
@@ -109,7 +109,7 @@ test-transformers: build .venv-transformers-$(TRANSFORMERS)/python.stamp  ## the
 TENSORFLOW ?= 2.21.0
 
 test-tensorflow: build .venv-tensorflow-$(TENSORFLOW)/python.stamp  ## trainc.function and Keras on TensorFlow, in an environment of its own (TENSORFLOW=2.21.0)
-	PYTHONPATH=python .venv-tensorflow-$(TENSORFLOW)/bin/python -m pytest tests/python/tf $(ARGS)
+	PYTHONPATH=$(CURDIR)/python .venv-tensorflow-$(TENSORFLOW)/bin/python -m pytest tests/python/tf $(ARGS)
 
 test-distributed: build  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples
 	TRAINC_MORE_RANKS=1 pytest tests/python/distributed $(ARGS)
@@ -177,7 +177,7 @@ check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's ow
 PUBLIC := trainc trainc.base.config trainc.base.report trainc.base.memory trainc.base.messages trainc.base.errors trainc.jax trainc.trainers.huggingface
 
 docs: build .venv-docs/python.stamp  ## the guide's pictures, from runs of now, and the reference of what is public in build/docs
-	PYTHONPATH=python .venv-docs/bin/pdoc --no-show-source -o build/docs $(PUBLIC)
+	PYTHONPATH=$(CURDIR)/python .venv-docs/bin/pdoc --no-show-source -o build/docs $(PUBLIC)
 	python bench/pictures.py docs/guide
 
 sdist: .venv/package.stamp  ## dist/trainc-*.tar.gz: the sources, of which pip builds a wheel
