@@ -2,8 +2,9 @@
 
 An entry is one file (cache_files.py), named by the SHA-256 of all that the plan depends on (`key`): the captured graph,
 the machine, the build of the compiler. It holds that key, a description in JSON and the plan's bytes, behind a SHA-256
-over the three; whatever does not match is no entry: it is removed, said once, and compiled again. Entries are written
-beside and renamed, so that none is ever seen half written, and the least recently used go when the directory is full.
+over the three; whatever does not match is no entry: it is removed, said once, and compiled again. A whole one that cannot
+be loaded (no memory, no descriptors left) stays; what is compiled instead is written over it. Entries are written beside
+and renamed, so that none is ever seen half written, and the least recently used go when the directory is full.
 
 A cache of machine code is code: the directory and every entry must be the user's own, and nobody else may write there.
 """
@@ -176,18 +177,20 @@ def _packed(name: str, about: About, blob: bytes) -> bytes:
 
 def _unpacked(name: str, content: bytes) -> tuple[About, bytes]:
     if content[:32] != bytes.fromhex(name):
-        raise ValueError("it is the entry of another plan")
+        raise cache_files.DamagedError("it is the entry of another plan")
     end = 40 + int.from_bytes(content[32:40], "little")
     return json.loads(content[40:end]), content[end:]
 
 
 def _refuse(where: str, error: Exception) -> None:
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    removed = cache_files.remove(where)
-    outcome = "it is removed, and compiled again"
-    if not removed:
-        outcome = "it is left as it is, and its plan is compiled at every start: remove it"
-    messages.warn_once(f"damaged cache {removed}", f"an entry of the cache is not used ({where}: {reason}); {outcome}")
+    if not isinstance(error, (cache_files.DamagedError, cache_files.ForeignError)):  # it may be as good as ever
+        what, outcome = "loading", "its plan is compiled again, and written over it"
+    elif cache_files.remove(where):
+        what, outcome = "removed", "it is removed, and compiled again"
+    else:
+        what, outcome = "left", "it is left as it is, and its plan is compiled at every start: remove it"
+    messages.warn_once(f"cache entry {what}", f"an entry of the cache is not used ({where}: {reason}); {outcome}")
 
 
 def _store(name: str, about: About, blob: bytes) -> None:

@@ -36,6 +36,10 @@ class ForeignError(OSError):
         super().__init__(errno.EPERM, reason)
 
 
+class DamagedError(ValueError):
+    """What lies there is no whole entry: its length, its version, its SHA-256 or its key says so."""
+
+
 class File(NamedTuple):
     used: float  # when, in seconds
     bytes: int
@@ -116,7 +120,7 @@ def remove(path: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """What `write` was given. Raises FileNotFoundError, ForeignError, ValueError for what is damaged, or another OSError. What is
+    """What `write` was given. Raises FileNotFoundError, ForeignError, DamagedError, or another OSError. What is
     no entry, or not as long as an entry says of itself, is not read: it may be of any size."""
     number, status = _opened(path, os.O_RDONLY)
     with open(number, "rb", buffering=0) as file:
@@ -125,13 +129,13 @@ def read(path: str) -> bytes:
             raise ForeignError("it is no entry of this cache")
         length, digest = header[len(MAGIC) : len(MAGIC) + 8], header[len(MAGIC) + 8 :]
         if not header.startswith(MAGIC) or int.from_bytes(length, "little") != status.st_size - HEADER:
-            raise ValueError("it is damaged, truncated, or of another version")
+            raise DamagedError("it is damaged, truncated, or of another version")
         content = bytearray(status.st_size - HEADER)
         read = 0
         while read < len(content) and (more := file.readinto(memoryview(content)[read:])):
             read += more
     if read < len(content) or hashlib.sha256(content).digest() != digest:
-        raise ValueError("it is damaged or truncated")
+        raise DamagedError("it is damaged or truncated")
     return bytes(content)
 
 

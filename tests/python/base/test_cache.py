@@ -319,6 +319,32 @@ def damaged(entry, how, other):
     entry.write_bytes(content)
 
 
+PASSING = [MemoryError(), OSError(24, "Too many open files"), RecursionError("too deep"), InternalError("no memory for code"),
+           ValueError("a limit"), KeyboardInterrupt(), SystemExit()]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:an entry of the cache")
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: type(fault).__name__)
+def test_a_fault_while_an_entry_is_read_or_loaded_removes_nothing(directory, monkeypatch, fault):
+    """At each place: the file's bytes, what is in them, the plan. The entry is as it was, and the next start uses it."""
+
+    def fails(*args):
+        raise fault
+
+    name = "ab" * 32
+    made = lambda: cache.through(name, lambda about, plan: plan, lambda: b"made", lambda plan: ({}, plan))[0]  # noqa: E731
+    assert cache.directory() and made() == b"made"
+    before = entries(directory)[0].read_bytes()
+    for owner, what in ((cache_files, "_opened"), (cache.json, "loads"), (cache.hashlib, "sha256"), (cache, "_unpacked")):
+        with monkeypatch.context() as patch, contextlib.suppress(type(fault)):
+            patch.setattr(owner, what, fails)
+            cache._loaded(name, lambda about, plan: plan)
+        assert entries(directory)[0].read_bytes() == before, what
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        cache.through(name, fails, lambda: b"made", lambda plan: ({}, plan))
+    assert entries(directory)[0].read_bytes() == before and made() == b"made"
+
+
 @pytest.mark.parametrize("how", ["flipped", "cut", "longer", "empty", "of an older version", "another plan's"])
 def test_a_damaged_entry_is_a_miss_with_one_warning(directory, how):
     first, _, _ = train()
