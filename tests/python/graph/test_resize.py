@@ -1,4 +1,5 @@
-"""F.interpolate: random sizes and factors, each mode, two memory formats; results and gradients are eager's."""
+"""F.interpolate: random sizes and factors, each mode, two memory formats; results and gradients are eager's,
+at infinities and NaN, too."""
 
 import copy
 import random
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import trainc
 
+INF, NAN = float("inf"), float("nan")
 MODES = {1: ["nearest", "nearest-exact", "linear", "area"], 2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
          3: ["nearest", "nearest-exact", "trilinear", "area"]}  # fmt: skip
 FACTORS = [0.5, 0.7, 1.0, 1.1, 1.25, 1.3, 1.9, 2.0, 2.2, 2.3, 3.0]
@@ -56,3 +58,27 @@ def test_random_sizes_and_factors(engine, strict, seed):
         assert mine.shape == its.shape and torch.allclose(mine, its, 1e-5, 1e-5), kwargs
         mine.sum().backward(retain_graph=True), its.sum().backward()
     assert_same([x.grad for x in given], [x.grad for x in theirs], 1e-5)
+
+
+def test_infinities_and_nan(engine, strict):
+    """What a weight of 0 multiplies, and what it does not: each result and gradient is infinite or NaN where eager's is."""
+    torch.manual_seed(8), random.seed(8)
+    how, given = random_cases(8)
+    for x in given:
+        place_some(x, [INF, -INF, NAN])
+    plain = Resized(how)
+    ours, theirs = trainc.compile(copy.deepcopy(plain)), [x.detach().clone().requires_grad_() for x in given]
+    mine, its = ours(*given), plain(*theirs)
+    came_back = [place_some(torch.randn_like(result), [INF, NAN]) for result in its]
+    torch.autograd.backward(mine, came_back), torch.autograd.backward(its, came_back)
+    for kwargs, a, b, x, y in zip(how, mine, its, given, theirs, strict=True):
+        assert torch.allclose(a, b, 1e-5, 1e-5, equal_nan=True), kwargs
+        assert torch.allclose(x.grad, y.grad, 1e-5, 1e-5, equal_nan=True), kwargs
+
+
+@torch.no_grad()
+def place_some(x, values):
+    """Each of `values` at a random place of a channel, as far as there is room."""
+    for value in values:
+        x[0, 1][tuple(random.randrange(size) for size in x.shape[2:])] = value
+    return x

@@ -5,7 +5,7 @@ an operation of ours that the compiler knows stands before it, and checks when t
 written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. So do
 the margin losses of several classes: of several labels, PyTorch adds up terms for places past the last label, too; of one, a NaN
 and a margin that is just kept have another loss and gradient. Resizing by a given factor takes the factor also where eager's
-kernels do not look at it."""
+kernels do not look at it; linearly, it has the weights of resize.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from trainc.torch import compat
+from trainc.torch.capture import resize
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
 
 _library = torch.library.Library("trainc", "FRAGMENT")
@@ -47,7 +48,7 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
     it was (1.25 of three rows are three rows), or twice as long. There the operation stays whole."""
     names = [argument.name for argument in compat.schema_of(packet.vec).arguments]
 
-    def resize(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
         given = dict(zip(names, args, strict=False)) | kwargs
         x, factors = given[names[0]], given["scale_factors"]
         sizes = decompositions.upsample_compute_output_size(x.size(), given["output_size"], factors)
@@ -59,17 +60,15 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
         )
         return (packet.default if ignored else written_out)(x, sizes, *corners, *factors)
 
-    return resize
+    return kernel
 
 
 _aten = torch.ops.aten
 _RESIZES = {
-    name: getattr(decompositions, name)
-    for name in (
-        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d",
-        "upsample_trilinear3d",
-    )
-} | {"upsample_bicubic2d": decompositions.upsample_bicubic2d_default}  # fmt: skip
+    **{name: getattr(decompositions, name) for name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")},
+    **dict.fromkeys(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), resize.linear),
+    "upsample_bicubic2d": decompositions.upsample_bicubic2d_default,
+}
 
 
 def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]:
@@ -83,9 +82,9 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
     }
     for name, written_out in _RESIZES.items():
         packet = getattr(_aten, name)
-        resize = _resized(packet, written_out)
+        kernel = _resized(packet, written_out)
         for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
-            kernels.setdefault(packet.vec, {})[key] = resize
+            kernels.setdefault(packet.vec, {})[key] = kernel
             kernels.setdefault(packet.default, {})[key] = None
     return kernels
 
