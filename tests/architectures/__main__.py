@@ -2,6 +2,7 @@
 
     python tests/architectures --only gpt2 'qwen*' --door compile
     python tests/architectures --resume            # go on where it was stopped
+    python tests/architectures --known docs/architectures.md    # go on with what that page does not have
     python tests/architectures --report --page docs/architectures.md    # the table of what has been run
 
 Every verdict is a line of OUT as soon as it is known. Exit status 1 where a model is wrong, or a process crashed or hung.
@@ -76,10 +77,19 @@ def main() -> int:
     add_doors(parser)
     add_options(parser, "out/architectures/results.jsonl", timeout=300)
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table there, as docs/architectures.md has it")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="verdicts of such a page are verdicts of OUT, too: judged "
+                        "already, where OUT itself is lost")  # fmt: skip
     args = parser.parse_args()
     if args.every < 1 or args.jobs < 1:
         parser.error("--every and --jobs must be at least 1")
     results = Results(args.out, args.resume, args.report)
+    if args.known and not args.report:
+        import page
+
+        judged = {(v["case"], v["door"]) for v in results.verdicts}
+        for verdict in page.read(args.known):
+            if (verdict["case"], verdict["door"]) not in judged:
+                results.add(verdict)
     if not args.report:
         run(args, results)
     if args.page:

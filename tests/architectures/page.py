@@ -91,7 +91,7 @@ def _externs(verdicts: Iterable[dict]) -> list[str]:
 
 
 def _operations(reason: str) -> list[str]:
-    return [name.removesuffix(".default") for name in reason.rpartition("; ")[2].split(", ")]
+    return [name.removesuffix(".default") for name in reason.rpartition("; ")[2].split(", ") if name]
 
 
 def _model(name: str, by_door: dict[str, dict[str, dict]]) -> str:
@@ -100,3 +100,30 @@ def _model(name: str, by_door: dict[str, dict[str, dict]]) -> str:
 
 def _told(verdict: dict | None) -> str:
     return "" if verdict is None else verdict["class"] + (f", as {verdict['as']}" if "as" in verdict else "")
+
+
+def read(path: Path) -> list[dict]:
+    """The verdicts that a page was written of, as far as it tells them: reasons shortened, no fingerprints, and which operations
+    PyTorch ran in how many architectures, but not in which: the first so many are given them, so that `write` counts the same."""
+    before, _, each = path.read_text().partition("\n## Each\n")
+    rows = [line.strip("| ").split(" | ") for line in each.splitlines() if line.startswith("| ")]
+    by_title = {title: door for door, title in DOORS.items()}
+    verdicts, sections = [], re.split(r"\n## Through (.*), by family\n", before)[1:]
+    for title, text in zip(sections[::2], sections[1::2], strict=True):
+        door, column = by_title[title], rows[0].index(title)
+        reasons = {
+            case: reason for reason, cases in re.findall(r"^- \d+: (.*) \(([^()]*)\)$", text, re.M) for case in cases.split(", ")
+        }
+        mine = [_verdict(row[0], door, row[1], row[column], reasons) for row in rows[2:] if len(row) > column and row[column]]
+        externs = [v for v in mine if v["class"] == "extern"]
+        for name, count in re.findall(r"([\w.]+\.\w+) (\d+)", text.partition("in how many architectures: ")[2]):
+            for v in externs[: int(count)]:
+                v["reason"] += f"{', ' if v['reason'] else ''}{name}"
+        verdicts += mine
+    return verdicts
+
+
+def _verdict(case: str, door: str, model: str, told: str, reasons: dict[str, str]) -> dict:
+    kind, _, same = told.partition(", as ")
+    verdict = {"case": case, "door": door, "class": kind, "reason": reasons.get(case, "")}
+    return verdict | ({"model": model} if model.strip() else {}) | ({"as": same} if same else {})
