@@ -100,7 +100,10 @@ const Node* in_stages(Builder& b, const Node* x, const ReduceAttr& attr, const T
   const int64_t length = x->type.numel() / results, parts = parts_of(length, ceil_div(threads, results));
   if (parts == 1) return nullptr;
   const Node* first = b.reduce(attr.kind, b.reshape(x, {parts, length / parts, results}), {1});
-  return b.reshape(reduce(b, first, {attr.kind, {0}}, {type.dtype, {results}}, threads), type.shape);
+  // The parts' results are few, and near: a warp adds up those of one result, whatever number they are.
+  const Node* second = parts >= cost::kAcrossWarp ? b.reduce(attr.kind, b.permute(first, {1, 0}), {1})
+                                                  : b.reduce(attr.kind, first, {0});
+  return b.reshape(second, type.shape);
 }
 
 /// `threads`: of a device that sums are to keep busy; 0: a CPU.
