@@ -146,7 +146,7 @@ def _dynamo_fails(kind, loop):
 
 
 def _rounding_decides(kind, loop, name, value, found):
-    """Whether a disturbance in the last bit moves eager's own `value` as far as what was found, or so far that it says nothing."""
+    """Whether disturbances in the last bit move eager's own `value` as far as what was found, or so far that it says nothing."""
     for seed in range(DOUBTS):
         other = train(kind, loop, weights=10 + seed, batches=50 + seed)
         if SHARE * distance(other[name], value) > min(found, CHAOTIC * SHARE):
