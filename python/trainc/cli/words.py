@@ -65,11 +65,11 @@ def command_line() -> Parser:
         description="Runs a program as `python PROGRAM ...` would. Each model is compiled when it is first called in training.",
     )
     runs.add_argument("--eager", action="store_true", help="compile nothing: the same run in PyTorch, to compare with")
-    runs.add_argument("--explain", action="store_true", help="print what was compiled at the end")
-    runs.add_argument("--report", metavar="FILE", help="write report.html or trace.json at the end: trainc.report of each model")
+    runs.add_argument("--explain", action="store_true", help="at the end, print what was compiled")
+    runs.add_argument("--report", metavar="FILE", help="at the end, write a report of each model: report.html or trace.json")
     runs.add_argument(
         "--leave", metavar="CLASS", action="append", default=[],
-        help="a model that stays PyTorch's, by its class (where gradients of gradients are taken); may be repeated",
+        help="leave models of this class to PyTorch (where gradients of gradients are taken); may be repeated",
     )  # fmt: skip
     runs.add_argument("--memory", help='the most that training may need: "8GB", or a share (0.7) of what it would need')
     compares = commands.add_parser(
@@ -80,10 +80,10 @@ def command_line() -> Parser:
         "the program writes to files, it writes several times.",
     )
     compares.add_argument("--steps", type=int, default=20, help="optimizer steps of each run (20); the first 3 are the start")
-    compares.add_argument("--inductor", action="store_true", help="torch.compile's own compiler, too")
-    compares.add_argument("--total-steps", type=int, help="of the whole training: how long it would take")
-    compares.add_argument("--price", help='of an hour of this machine: "2.5/h"; with --total-steps, what training costs')
-    compares.add_argument("--json", action="store_true", help="print it as JSON")
+    compares.add_argument("--inductor", action="store_true", help="also run it with torch.compile's own compiler")
+    compares.add_argument("--total-steps", type=int, help="optimizer steps of the whole training: tells how long it would take")
+    compares.add_argument("--price", help='what this machine costs: "2.5/h"; with --total-steps, tells what training costs')
+    compares.add_argument("--json", action="store_true", help="print the comparison as JSON")
     largest = commands.add_parser(
         "max-batch",
         help="the largest batch of a training script that fits in memory",
