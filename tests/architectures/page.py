@@ -86,7 +86,7 @@ def _externs(verdicts: Iterable[dict]) -> list[str]:
     counts = collections.Counter(name for v in verdicts if v["class"] == "extern" for name in set(_operations(v["reason"])))
     if not counts:
         return []
-    told = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     return ["", f"Operations that PyTorch runs inside the plans, and in how many architectures: {told}."]
 
 

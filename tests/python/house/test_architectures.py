@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,24 @@ def test_differences_are_found():
     for line, wanted in zip(done.stdout.splitlines(), CHANGES.values(), strict=True):
         found = json.loads(line)
         assert (not found) if wanted is None else len(found) == 1 and wanted in found[0]
+
+
+READ_AND_WRITTEN = """
+import sys
+from pathlib import Path
+import page
+page.write(page.read(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_a_page_tells_its_verdicts(tmp_path):
+    """--known: what is read of the page is written as the page again, but for its date and the order of what is equal."""
+    shown, again = Path(__file__).parents[3] / "docs" / "architectures.md", tmp_path / "again.md"
+    run = [sys.executable, "-c", READ_AND_WRITTEN, shown, again]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    def told(page):
+        return [sorted(re.findall(r"[\w.]+ \d+|[\w-]+", line)) for line in page.read_text().splitlines()[3:]]
+
+    assert told(again) == told(shown)
