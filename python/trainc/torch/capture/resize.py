@@ -14,8 +14,6 @@ import torch
 
 from trainc.torch.compat import decompositions
 
-_aten = torch.ops.aten
-
 
 @decompositions.pw_cast_for_opmath
 def linear(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *factors: float | None) -> torch.Tensor:
@@ -26,7 +24,7 @@ def linear(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *factors:
     # Each dimension's index lies along its own axis of the result.
     shaped = [[t.reshape(-1, *[1] * (len(sides) - 1 - k)) for t in side] for k, side in enumerate(sides)]
     parts = [
-        _aten._unsafe_index(x, [None, None, *(side[which] for side, which in zip(shaped, corner, strict=True))])
+        torch.ops.aten._unsafe_index(x, [None, None, *(side[which] for side, which in zip(shaped, corner, strict=True))])
         for corner in itertools.product((0, 1), repeat=len(shaped))
     ]
     for _, _, weight in reversed(shaped):
@@ -41,8 +39,12 @@ def _neighbours(
     at = torch.arange(size, device=x.device)
     if size == old:
         return at, at, torch.zeros(size, dtype=x.dtype, device=x.device)
-    scale = decompositions._compute_scale(old, size, align_corners, factor)
-    place = decompositions._compute_source_index(scale, at.to(x.dtype), align_corners).clamp(min=0.0)
+    places = at.to(x.dtype)
+    if align_corners:
+        place = places * ((old - 1) / (size - 1) if size > 1 else 0.0)
+    else:  # the middle of an element lies half a length after its beginning
+        place = (1 / factor if factor is not None and factor > 0 else old / size) * (places + 0.5) - 0.5
+    place = place.clamp(min=0.0)
     first = place.to(torch.int64)
     return first, (first + 1).clamp(max=old - 1), (place - first).clamp(0.0, 1.0)
 
