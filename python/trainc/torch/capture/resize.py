@@ -29,7 +29,10 @@ def linear(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *factors:
     ]
     for _, _, weight in reversed(shaped):
         parts = [(1 - weight) * a + weight * b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0].contiguous(memory_format=decompositions.utils.suggest_memory_format(x))
+    few_on_a_gpu = x.device.type == "cuda" and x.shape[1] < 16  # there eager's kernel gives them contiguous
+    return parts[0].contiguous(
+        memory_format=torch.contiguous_format if few_on_a_gpu else decompositions.utils.suggest_memory_format(x)
+    )
 
 
 def _neighbours(

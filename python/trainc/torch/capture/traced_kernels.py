@@ -58,6 +58,7 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
             factor not in (None, 1, 2) and (size == old or size == 2 * old)
             for old, size, factor in zip(x.shape[2:], sizes, factors, strict=True)
         )
+        ignored |= written_out is resize.linear and not x.is_floating_point()  # of bytes, in fixed point
         return (packet.default if ignored else written_out)(x, sizes, *corners, *factors)
 
     return kernel
