@@ -161,7 +161,7 @@ def _show(hook: Callable[..., Any], kind: type, error: BaseException, traceback:
 
 def users(error: BaseException, traceback: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback without what started the program, and without trainc's frames. Where trainc itself has failed, its innermost
-    frame stays."""
+    frame stays; a Ctrl-C is no failure."""
     frames = []
     while traceback is not None:
         frames.append(traceback)
@@ -178,7 +178,7 @@ def users(error: BaseException, traceback: types.TracebackType | None) -> types.
         while frames and is_trusted_file(frames[-1].tb_frame.f_code.co_filename):
             frames.pop()
     ours = [entry.tb_frame.f_code.co_filename.startswith(PACKAGE) for entry in frames]
-    if ours:
+    if ours and not isinstance(error, KeyboardInterrupt):
         ours[-1] = False
     shown = None
     for entry, hidden in zip(reversed(frames), reversed(ours), strict=True):

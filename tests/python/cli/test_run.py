@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
 import zipfile
@@ -17,6 +18,8 @@ import zipfile
 import pytest
 from loss_rule import relative
 from programs import PROGRAMS
+
+from trainc.cli import script
 
 TRAINC = [sys.executable, "-m", "trainc", "run"]
 
@@ -108,6 +111,18 @@ def test_what_is_not_there(tmp_path):
     assert found.returncode == 1 and "No module named missing_module" in found.stderr
     found = run(*TRAINC, "--memory", "much", "missing.py", cwd=tmp_path)
     assert found.returncode == 2 and "is no size" in found.stderr and "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(("error", "own"), [(KeyboardInterrupt, 0), (ValueError, 1)])
+def test_a_ctrl_c_inside_trainc_shows_only_the_users_frames(error, own):
+    code = compile("def inside(error): raise error", script.PACKAGE + "inside.py", "exec")
+    names: dict = {}
+    exec(code, names)
+    with pytest.raises(error) as raised:
+        names["inside"](error)
+    shown = traceback.extract_tb(script.users(raised.value, raised.value.__traceback__))
+    assert sum(frame.filename.startswith(script.PACKAGE) for frame in shown) == own
+    assert shown[0].filename == __file__
 
 
 def test_ctrl_c(tmp_path):
