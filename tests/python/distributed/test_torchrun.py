@@ -27,7 +27,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def eager(folder):
-    return losses(folder, str(EXAMPLE), "--eager", "--steps", "4")[0]
+    words = (str(EXAMPLE), "--eager", "--steps", "4")
+    try:
+        return losses(folder, *words)[0]
+    except AssertionError as ended:  # PyTorch alone, seen once on a busy machine: it aborts as it takes its group down
+        if "terminate called without an active exception" not in str(ended):
+            raise
+    return losses(folder, *words)[0]
 
 
 def test_the_example(folder, eager):
