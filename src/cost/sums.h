@@ -23,8 +23,6 @@ constexpr int64_t kSumParts[] = {32, 64, 16, 24, 12, 8, 49, 7, 10, 9, 6, 5, 4, 3
 constexpr int64_t kSumThreads = 1024;
 // Terms that a thread of such a stage adds at least.
 constexpr int64_t kLeastTerms = 16;
-// Parts from which on a warp adds them up, not a thread.
-constexpr int64_t kAcrossWarp = 32;
 
 // --- scatters on a device
 // Threads a multiprocessor that places are dealt to: each reads the places of all sources.

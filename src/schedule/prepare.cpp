@@ -8,6 +8,7 @@
 #include "cost/loops.h"
 #include "cost/sums.h"
 #include "graph/build.h"
+#include "loop/loop.h"
 #include "schedule/schedule.h"
 #include "schedule/vendor_epilogue.h"
 #include "schedule/vendor_operands.h"
@@ -101,8 +102,8 @@ const Node* in_stages(Builder& b, const Node* x, const ReduceAttr& attr, const T
   if (parts == 1) return nullptr;
   const Node* first = b.reduce(attr.kind, b.reshape(x, {parts, length / parts, results}), {1});
   // The parts' results are few, and near: a warp adds up those of one result, whatever number they are.
-  const Node* second = parts >= cost::kAcrossWarp ? b.reduce(attr.kind, b.permute(first, {1, 0}), {1})
-                                                  : b.reduce(attr.kind, first, {0});
+  const Node* second =
+      parts >= loop::kWarp ? b.reduce(attr.kind, b.permute(first, {1, 0}), {1}) : b.reduce(attr.kind, first, {0});
   return b.reshape(second, type.shape);
 }
 

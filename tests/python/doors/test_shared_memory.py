@@ -110,7 +110,6 @@ def test_views_of_another_type_run_in_pytorch():
 def test_tensors_that_wrap_parts_of_one_tensor(written):
     from torch.testing._internal import two_tensor as two
 
-
     def run(a, b):
         if written:
             a.mul_(3)

@@ -326,15 +326,7 @@ NO_CHOICE = {
     "frontend/formulas/activations.cpp": {"kSqrt1_2", "k2_SqrtPi", "kTanhBeta"},
     "frontend/formulas/complex.cpp": {"kInf", "kPi", "kHuge"},
     "frontend/formulas/special.cpp": {
-        "kInf",
-        "kPi",
-        "kBase",
-        "kLanczos",
-        "kG",
-        "kTerms",
-        "kBernoulli",
-        "kBesselNear",
-        "kBesselFar",
+        "kInf", "kPi", "kBase", "kLanczos", "kG", "kTerms", "kBernoulli", "kBesselNear", "kBesselFar",
     },  # fmt: skip
     "frontend/stablehlo/import.cpp": {"kMostNodes"},  # what is refused, not how something is made
     "frontend/stablehlo/monoid.cpp": {"infinity"},

@@ -45,7 +45,7 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`written_out`, but where eager does not look at the factor of a dimension, in the gradient at least: it becomes as long as
-    it was (1.25 of three rows are three rows), or twice as long. There the operation stays whole."""
+    it was (1.25 of three rows are three rows), or twice as long. There the operation stays whole, as it does for bytes."""
     names = [argument.name for argument in compat.schema_of(packet.vec).arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -58,8 +58,8 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
             factor not in (None, 1, 2) and (size == old or size == 2 * old)
             for old, size, factor in zip(x.shape[2:], sizes, factors, strict=True)
         )
-        ignored |= written_out is resize.linear and not x.is_floating_point()  # of bytes, in fixed point
-        return (packet.default if ignored else written_out)(x, sizes, *corners, *factors)
+        fixed_point = written_out is resize.linear and not x.is_floating_point()  # so eager resizes bytes
+        return (packet.default if ignored or fixed_point else written_out)(x, sizes, *corners, *factors)
 
     return kernel
 
