@@ -157,6 +157,27 @@ def not_trained_with_trainc(rank):
     return {}
 
 
+class Asking(Net):
+    """A value that is asked for parts a call into what is compiled and PyTorch's rest."""
+
+    def forward(self, x, how):
+        return super().forward(x * 2 if how == "ask" and x.sum().item() > 0 else x, "both")
+
+
+def in_pytorch_now_and_then(rank):
+    """In part, and on one rank, twice. DDP averages the gradients, and the update is one kernel on all ranks."""
+    import trainc
+
+    torch.manual_seed(0)
+    model = DDP(Asking())
+    _, optimizer = trainc.compile(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    with warnings.catch_warnings(record=True):
+        for i in range(5):
+            step(model, optimizer, data(rank, i), "ask" if rank == 1 and i in (2, 3) else "both")
+    routes = sorted({c.route for c in trainc.explain(model).compilations})
+    return {"weights": ranks.digest(model.parameters()), "routes": routes}
+
+
 def joined(rank):
     """A rank that is through with its data first, within `join()`."""
     model, optimizer = made()
@@ -218,8 +239,8 @@ def step_over_part(rank):
 GO_ON = {
     case.__name__: case
     for case in (
-        another_program, unused_allowed, other_sizes, one_rank_alone, not_trained_with_trainc, joined, another_model,
-        unused_everywhere, step_over_part,
+        another_program, unused_allowed, other_sizes, one_rank_alone, not_trained_with_trainc, in_pytorch_now_and_then,
+        joined, another_model, unused_everywhere, step_over_part,
     )
 }  # fmt: skip
 
@@ -293,11 +314,21 @@ def test_ranks_that_do_other_operations(went_on):
         assert sum("rank 0 does aten.tanh" in each and "rank 1 does aten.sigmoid" in each for each in said) == 1, said
 
 
-@pytest.mark.parametrize("case", ["unused_allowed", "other_sizes", "one_rank_alone", "not_trained_with_trainc", "joined"])
+NO_DIFFERENCE = (
+    "unused_allowed", "other_sizes", "one_rank_alone", "not_trained_with_trainc", "in_pytorch_now_and_then", "joined",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_DIFFERENCE)
 def test_what_is_no_difference(went_on, case):
     first, second = (rank[case] for rank in went_on)
     assert first.get("weights") == second.get("weights")
     assert not [said for said in first.get("said", []) if "different" in said]
+
+
+def test_one_rank_ran_in_pytorch(went_on):
+    first, second = (rank["in_pytorch_now_and_then"]["routes"] for rank in went_on)
+    assert first == ["compiled"] and second == ["compiled", "dynamo", "split"]
 
 
 def test_a_step_over_a_model_of_which_ddp_is_a_part(went_on):

@@ -336,27 +336,28 @@ def offloaded(program):
     program.steps(*program.made(sharded(offload_policy=CPUOffloadPolicy(pin_memory=False))))
 
 
-def accumulated_shards(program):
+def accumulated_in_parts(program, switch):
+    """`switch(model, last)`: what is set before a part of the batch."""
     model, optimizer = program.made(sharded())
     for step in range(STEPS):
         for part in range(3):
-            model.set_requires_gradient_sync(part == 2)
+            switch(model, part == 2)
             (model(data(program.rank, 10 * step + part)).square().mean() / 3).backward()
         optimizer.step()
         optimizer.zero_grad()
     program.weights(model)
+
+
+def accumulated_shards(program):
+    accumulated_in_parts(program, lambda model, last: model.set_requires_gradient_sync(last))
 
 
 def accumulated_gathered(program):
-    model, optimizer = program.made(sharded())
-    for step in range(STEPS):
-        for part in range(3):
-            model.set_is_last_backward(part == 2)
-            model.set_reshard_after_backward(part == 2)
-            (model(data(program.rank, 10 * step + part)).square().mean() / 3).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    program.weights(model)
+    def switch(model, last):
+        model.set_is_last_backward(last)
+        model.set_reshard_after_backward(last)
+
+    accumulated_in_parts(program, switch)
 
 
 def blocks_left_out(program):

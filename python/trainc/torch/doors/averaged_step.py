@@ -24,6 +24,11 @@ from trainc.torch.capture.averages import Averages
 from trainc.torch.doors.agreement import bound_of, came
 from trainc.torch.patches import patched
 
+# An update of PyTorch's rounds otherwise than a plan's. The difference does not grow: all ranks add the same means to weights.
+APART = (
+    ". Gradients are averaged with the other ranks' all the same; where these run their plans, weights differ between ranks in"
+    " their last bits from here on"
+)
 _count: dict[str, int] = {}  # by group and what is averaged: how many steps agreed
 
 
@@ -62,7 +67,8 @@ class AveragedStep:
         """Runs the body as it is written, its gradients averaged as the plans of other ranks do it."""
         if reason not in self._said:
             self._said.add(reason)
-            messages.warn(f"trainc.train_step: {self._name} runs in PyTorch for this kind of call: {reason}")
+            apart = "" if torch.distributed.get_world_size(self.averages.group) == 1 else APART
+            messages.warn(f"trainc.train_step: {self._name} runs in PyTorch for this kind of call: {reason}{apart}")
         try:
             with self.averages.active(), self._backwards():
                 result = fn(*args, **kwargs)
