@@ -70,6 +70,7 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback as dynamo_callba
 from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import RestartAnalysis, TorchDynamoException
+from torch._dynamo.variables.misc import RandomVariable  # whose draws are left to Python
 
 # -- what is active around a call: a plan is not used under what would have changed the trace ---------------------------------
 from torch.overrides import _get_current_function_mode_stack as function_modes
@@ -151,6 +152,7 @@ MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize
 TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward
 AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
 AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of results that other results are made of
+DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -328,11 +330,21 @@ def set_compiled_call(module: torch.nn.Module, call: ModuleCall | None) -> None:
 
 
 def dynamo_as_python() -> contextlib.AbstractContextManager:
-    """Dynamo, where it traces, also guards that a module has no hooks, which left to itself it takes for settled; and leaves an
-    `assert` on a tensor to Python, where left to itself it makes an operation of it that raises another error."""
+    """Dynamo, where it traces, also guards that a module has no hooks, which left to itself it takes for settled; leaves an
+    `assert` on a tensor to Python, where left to itself it makes an operation of it that raises another error; and leaves NumPy's
+    random numbers to NumPy, where left to itself it draws them from PyTorch's generator."""
     from torch._dynamo import config
 
-    return config.patch(skip_nnmodule_hook_guards=False, rewrite_assert_with_torch_assert=False)
+    return config.patch(
+        skip_nnmodule_hook_guards=False, rewrite_assert_with_torch_assert=False, use_numpy_random_stream=True
+    )
+
+
+def dynamo_draws_by_python() -> bool:
+    """Whether Dynamo leaves NumPy's random numbers to NumPy."""
+    from torch._dynamo import config
+
+    return config.use_numpy_random_stream
 
 
 def dynamo_original(module: Any) -> Any:

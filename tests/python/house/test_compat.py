@@ -9,11 +9,13 @@ import copy
 import dataclasses
 import functools
 import inspect
+import random
 import re
 import threading
 import warnings
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from modules import Asserted
@@ -43,6 +45,7 @@ REPLACED = {
     compat.JOINT_TRACE: ["fn", "primals_descs"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
+    compat.DYNAMO_COPIES_GENERATOR: ["val"],
     compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
 }
 
@@ -462,6 +465,26 @@ def test_dynamo_leaves_an_assert_to_python_where_it_is_told_to():
         assert compiled(torch.ones(2, 4)).isfinite().all()
         with pytest.raises(AssertionError, match="not finite"):
             compiled(torch.full((2, 4), float("nan")))
+
+
+def test_dynamo_leaves_random_numbers_to_python_where_it_is_told_to(monkeypatch):
+    """NumPy's by a switch; of a copy of a random.Random it draws only where it takes the generator for one that it knows."""
+    own = random.Random(3)
+
+    def draw(x):
+        return x * own.random() * numpy.random.rand()
+
+    assert not compat.dynamo_draws_by_python()
+    assert compat.RandomVariable.is_supported_random_obj(own)
+    monkeypatch.setattr(*compat.DYNAMO_COPIES_GENERATOR, staticmethod(lambda _: False))
+    numpy.random.seed(4)
+    expected = [draw(torch.ones(2)) for _ in range(3)]
+    own.seed(3), numpy.random.seed(4)
+    compiled = torch.compile(draw, backend="eager")
+    with compat.dynamo_as_python():
+        assert compat.dynamo_draws_by_python()
+        for each in expected:
+            torch.testing.assert_close(compiled(torch.ones(2)), each)
 
 
 def test_reapplying_views_is_a_switch_that_tells_what_it_was():

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainc.base import messages, records, tuning
+from trainc.base import config, messages, records, tuning
 from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
@@ -147,6 +147,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
     inputs = Inputs([node.meta.get("example_value", given) for node, given in zip(_placeholders(gm), examples, strict=True)])
     found: dict[Any, Callable[..., Any]] = {}
     families: dict[Any, family.Family] = {}
+    values: set[tuple] = set()  # that numbers which are no sizes have had: each is compiled for itself
     left: set[Any] = set()  # kinds of calls that were not compiled for one size, and are not tried for others
 
     def compiled_for(kind: tuple, given: Sequence[Any]) -> Callable[..., Any]:
@@ -186,6 +187,11 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
         key = (*[(t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in given], kind)
         compiled = found.get(key)
         if compiled is None:
+            values.add(inputs.values_of(given))
+            if len(values) > config.max_signatures:  # a number that is drawn, or counts
+                line = next(filter(None, map(wire.origin, gm.graph.nodes)), "a graph")
+                messages.warn_once(f"values {id(gm)}", f"{line} runs in PyTorch for further values of a number that it is given")
+                return WithNumbers(gm, inputs, given)(*inputs.fixed_of(given), *inputs.moving_of(given))
             compiled = found[key] = compiled_for(kind, given)
         return compiled(*inputs.fixed_of(given), *inputs.moving_of(given))
 
@@ -213,6 +219,10 @@ class Inputs:
 
     def fixed_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
         return [given[i] for i in self.fixed]
+
+    def values_of(self, given: Sequence[Any]) -> tuple:
+        """Of the numbers that are no sizes."""
+        return tuple((type(given[i]), given[i]) for i, place in self.numbers.items() if place is None)
 
     def moving_of(self, given: Sequence[Any]) -> list[torch.Tensor]:
         return [given[i] for i in self.moving]

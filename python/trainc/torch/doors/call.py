@@ -22,6 +22,7 @@ from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.capture.trace import FlatCall, packs_saved_tensors, tracing
 from trainc.torch.compat import DeviceContext, function_modes
 from trainc.torch.doors import agreement, reasons
+from trainc.torch.doors.as_python import as_python
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.second_order import CallAgain, kind_of
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
@@ -296,6 +297,8 @@ class CompiledCall(compat.ModuleCall):
         finally:
             self._busy = False
             attempt.changed = attempt.traces.restore()
+        if attempt.traces.drawn and (attempt.error is None or not reasons.is_users(attempt.error)):
+            attempt.error = DependsOnData(attempt.traces.drawn, getattr(attempt.error, "in_pytorch", False))
         attempt.in_pytorch = getattr(attempt.error, "in_pytorch", False) or attempt.traces.in_pytorch
         self._beyond_dynamo |= attempt.in_pytorch
         record.capture_seconds = time.perf_counter() - start - record.compile_seconds
@@ -473,7 +476,7 @@ class CompiledCall(compat.ModuleCall):
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
         try:
-            with compat.dynamo_as_python():
+            with as_python():
                 return self._dynamo(*args, **kwargs)
         except compat.TorchDynamoException as error:
             messages.require_fallback(error)

@@ -326,7 +326,7 @@ class TrainStep:
                     averages=None if self._averaged is None else self._averaged.averages,
                 )  # fmt: skip
         finally:
-            changed = self._traces.restore()
+            changed = self._traces.restore() or self._traces.drawn
         if self._averaged is not None:
             self._averaged.check()
         if changed and not trace.watched.logged:

@@ -61,6 +61,11 @@ class Traces:
         """Whether the program does what Dynamo would not do."""
         return any(trace.reads.in_pytorch for trace in self._made)
 
+    @property
+    def drawn(self) -> str | None:
+        """That the program draws from a generator of Python's or NumPy's, in the user's terms; known once restored."""
+        return next((each.drawn for each in (*[trace.reads for trace in self._made], self.snapshot) if each.drawn), None)
+
     def restore(self) -> str | None:
         """The program's Python state as it was before; what the traces had changed, in the user's terms."""
         changed = self.snapshot.restore()

@@ -349,7 +349,7 @@ class Generator(Place):
     seen while it is traced."""
 
     __slots__ = ("_set",)
-    guards = by_dynamo = False  # it draws from a copy
+    guards = False
 
     def __init__(self, path: str, thing: Any, get: Callable[[], Any], set_: Callable[[Any], None]):
         super().__init__(path, thing, [get])

@@ -102,6 +102,7 @@ _WITH_STATE = (logging.Handler, threading.Thread, threading.Condition, threading
 _OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root", "filters", "propagate"}
 # methods in whose place trainc puts its own while it traces
 _REPLACED = frozenset({compat.MODULE_CALL.name, compat.TENSOR_BACKWARD.name})
+_OF_GENERATORS = ("getstate", "get_state", "bit_generator", "_bit_generator")  # by which code comes to a state
 _BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
 
 
@@ -120,6 +121,7 @@ class Reads:
         self.places: list[Place] = []
         self.in_place = False  # whether numbers of a trace (numbers/) are where the program's own were
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
+        self.drawn: str | None = None  # that it draws from a generator of Python's or NumPy's; known once restored
         self.own_backward = False  # whether the program has a backward, or hooks, written in Python
         self.tensors: list[torch.Tensor] = []
         # of the module's tensors, by index: those that the program used, reached in another way than through the module
@@ -142,6 +144,7 @@ class Reads:
         self._questions: dict[str, Callable[[], Any]] = {}  # functions whose answers are watched
         self._strays: list[tuple[str, types.FunctionType]] = []  # that ran and were reached in a way that was not walked
         self._opened: list[tuple[str, types.ModuleType]] = []
+        self._generators: dict[int, Any] = {}  # of random numbers, which are reached by their methods alone
         self._items = self._copied = 0
         self.classes: dict[int, tuple[Any, type]] = {}  # objects whose class the program could change, and the class
         self._slots: set[tuple[int, str | None]] = set()
@@ -366,7 +369,8 @@ class Reads:
         elif isinstance(value, types.ModuleType):
             self._module(path, value)
         elif isinstance(value, types.MethodType):
-            self._todo += [(f"{path}", value.__func__), (f"{path}.__self__", value.__self__)]
+            self._todo.append((path, value.__func__))
+            self._bound_to(path, value.__self__)
         elif isinstance(value, functools.partial):
             self._called_by_c(path, value.func)
             self._todo += [(f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords)]
@@ -397,7 +401,7 @@ class Reads:
             self._scheduler(path, value)
         elif (generator := generator_of(path, value)) is not None:
             self._add(generator, 1)
-            for name in ("getstate", "get_state", "bit_generator"):
+            for name in _OF_GENERATORS:
                 self._attribute(f"{path}.{name}", name, known_functions.Unseen(), None)
         elif isinstance(value, (numpy.ndarray, array.array, bytearray)):
             if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
@@ -411,7 +415,7 @@ class Reads:
             self._impure = self._impure or (path if known_functions.is_c_function_that_reads(value) else "")
             self._called_by_c(self._impure, None)
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
-                self._todo.append((f"{path}.__self__", value.__self__))
+                self._bound_to(path, value.__self__)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._name(names_in(value))
         elif isinstance(value, _PLACES) or is_torchs(value) or is_function(value):
@@ -421,6 +425,18 @@ class Reads:
         else:
             self._container(path, value)
             self._object(path, value)
+
+    def _bound_to(self, path: str, owner: Any) -> None:
+        """What a method is bound to. A generator behind a function (`np.random.rand`) has no other name: code that computes the
+        names of attributes does not come to its state."""
+        generator = generator_of(path, owner) if id(owner) not in self._seen else None
+        if generator is None:
+            self._todo.append((f"{path}.__self__", owner))
+        elif id(owner) not in self._generators:
+            self._generators[id(owner)] = owner
+            self._add(generator, 1)
+            for name in _OF_GENERATORS:
+                self._setting(name, f"{path}.{name}", known_functions.Unseen(), None)
 
     def _called_by_c(self, path: str, function: Any) -> None:
         """A function that reads a state, and that C code calls (`functools.partial`, `map`): no event tells."""
@@ -725,14 +741,16 @@ class Reads:
                 yield path, *(thing if isinstance(thing, tuple) else (thing, None))
 
     def restore(self) -> str | None:
-        """Puts everything back; returns what had changed, or None."""
+        """Puts everything back; returns what had changed, or None. What was drawn from a generator is told by `drawn` alone."""
         changed = None
         for place in self.places:
             if type(place) is not Attributes and not is_replaced(place.thing) and place.changed():
-                self.in_pytorch |= not place.by_dynamo or self._has_two_names(place)
-                what = "draws from" if isinstance(place, Generator) else "changes"
-                changed = changed or f"{self._subject} {what} `{place.path}`"
                 place.restore()
+                if isinstance(place, Generator):
+                    self.drawn = self.drawn or f"{self._subject} draws random numbers from `{place.path}`"
+                    continue
+                self.in_pytorch |= not place.by_dynamo or self._has_two_names(place)
+                changed = changed or f"{self._subject} changes `{place.path}`"
         return changed
 
     def _has_two_names(self, place: Place) -> bool:

@@ -388,6 +388,7 @@ class Snapshot:
         self.state_changed = False
         self.set: list[tuple[dict, Any, Any]] = []
         self.only_set = True
+        self.drawn: str | None = None  # that it draws from Python's or NumPy's global generator; known once restored
         self._random, self._torch = random.getstate(), torch.get_rng_state()
         self._numpy = _numpy_state()
         self._attributes = []
@@ -413,12 +414,10 @@ class Snapshot:
         self.state_changed = changed is not None
         if random.getstate() != self._random:
             random.setstate(self._random)
-            self.only_set = False
-            changed = changed or "forward draws from Python's `random`"
+            self.drawn = "forward draws from Python's `random`"
         if _numpy_state() != self._numpy:
             _set_numpy_state(self._numpy)
-            self.only_set = False
-            changed = changed or "forward draws from `numpy.random`"
+            self.drawn = "forward draws from `numpy.random`"
         if not torch.equal(torch.get_rng_state(), self._torch):
             torch.set_rng_state(self._torch)
             self.only_set = False
