@@ -36,6 +36,19 @@ bool is_trailing_reduce(const Node* n) {
   return true;
 }
 
+bool are_leading(const Dims& shape, const Dims& axes) {
+  size_t folded = 0;
+  bool kept = false;  // an axis was, before those that follow
+  for (int64_t axis = 0; axis < static_cast<int64_t>(shape.size()); ++axis) {
+    const bool here = folded < axes.size() && axes[folded] == axis;
+    if (here) ++folded;
+    if (shape[axis] == 1) continue;
+    if (here && kept) return false;
+    if (!here) kept = true;
+  }
+  return true;
+}
+
 bool broadcasts_rows(const Node* broadcast, int64_t columns) {
   const Dims& out = broadcast->shape();
   const Dims& in = broadcast->in(0)->shape();

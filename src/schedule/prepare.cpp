@@ -96,8 +96,7 @@ const Node* in_stages(Builder& b, const Node* x, const ReduceAttr& attr, const T
     if (others.empty()) return nullptr;
     return reduce(b, b.reduce(attr.kind, x, trailing), {attr.kind, others}, type, threads);
   }
-  for (size_t i = 0; i < attr.axes.size(); ++i)
-    if (attr.axes[i] != static_cast<int64_t>(i)) return nullptr;
+  if (!are_leading(x->shape(), attr.axes)) return nullptr;
   const int64_t length = x->type.numel() / results, parts = parts_of(length, ceil_div(threads, results));
   if (parts == 1) return nullptr;
   const Node* first = b.reduce(attr.kind, b.reshape(x, {parts, length / parts, results}), {1});

@@ -89,6 +89,8 @@ const Node* copied(Graph&, const Node*, std::string_view origin = {});
 bool is_sum(const Node*);
 /// True for a sum over trailing axes (axes of size 1 aside).
 bool is_trailing_reduce(const Node*);
+/// Whether `axes` are the leading ones of `shape` (axes of size 1 aside).
+bool are_leading(const Dims& shape, const Dims& axes);
 /// True where broadcasting repeats each element of the input over whole rows of `columns` elements.
 bool broadcasts_rows(const Node* broadcast, int64_t columns);
 using cost::op_cost;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedule/schedule.h"
 #include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
@@ -32,9 +33,7 @@ void VendorEpilogues::begin(const Node* contract) {
 
 void VendorEpilogues::sum(const Node* reduce) {
   const Node* x = reduce->in(0);
-  const Dims& axes = reduce->as<ReduceAttr>().axes;
-  for (size_t i = 0; i < axes.size(); ++i)
-    if (axes[i] != static_cast<int64_t>(i)) return;  // others than the leading ones
+  if (!are_leading(x->shape(), reduce->as<ReduceAttr>().axes)) return;
   const int64_t rows = reduce->type.numel();
   if (rows < 2 || x->type.numel() == 0 || reduce->as<ReduceAttr>().kind != ReduceKind::Sum) return;
   const Node* source = vendor_source(x);

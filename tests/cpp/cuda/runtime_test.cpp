@@ -294,7 +294,9 @@ TEST(DeviceRuntime, SumsOfFewResultsAreMadeInStages) {
                {{1024, 48}, {0}, DType::BF16},
                {{8, 197, 32}, {0, 1}, DType::F32},
                {{16, 5, 20, 30}, {0, 2, 3}, DType::F32},
-               {{64, 3, 8, 40}, {0, 1, 2}, DType::F32}};
+               {{64, 3, 8, 40}, {0, 1, 2}, DType::F32},
+               {{1, 512, 1, 520}, {1}, DType::BF16},  // a bias of patches: behind an axis of one element
+               {{8, 1, 128, 48}, {0, 2}, DType::F32}};
   for (const auto& [shape, axes, dtype] : cases)
     for (ReduceKind kind : {ReduceKind::Sum, ReduceKind::Max}) {
       Graph g;
