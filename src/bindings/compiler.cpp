@@ -79,6 +79,9 @@ struct CompileRequest {
     job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     job.shared = shared;
     if (!tuner.is_none() && options.target.measures) job.tuning = tuning_of(tuner, device);
+    job.library_has = [on = runtime::device(device)](const plan::Product& p, int64_t bytes) {
+      return on->has_algorithm(p, bytes);
+    };
     job.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
       signals();
       nb::gil_scoped_acquire lock;

@@ -62,6 +62,9 @@ struct Job {
   int threads = 2;                  // kernels are compiled on so many
   SharedKernels* shared = nullptr;  // null: a kernel is made for this plan's sizes alone
   std::optional<Tuning> tuning = {};
+  /// Whether the vendor's library has an algorithm for a product, epilogue included, that needs no more memory
+  /// beside than so many bytes. Null: for each.
+  std::function<bool(const plan::Product&, int64_t bytes)> library_has = {};
   /// Called with kernels done and kernels in all, from the calling thread; may throw to interrupt.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };

@@ -139,10 +139,10 @@ Graph alone(const Node* contraction, const FrameworkCall& call) {
 }  // namespace
 
 Graph prepared(const Graph& graph, const ArenaLayout& layout, std::unordered_map<const Node*, const Node*>* made,
-               int64_t vendor_flops, int64_t sum_threads) {
+               const schedule::VendorLibrary& library, int64_t sum_threads) {
   const auto until = [](int64_t from) { return from < 0 ? std::numeric_limits<int64_t>::max() : from; };
   return schedule::prepare(graph, layout.copies ? 0 : until(layout.arena_inputs_from), until(layout.arena_outputs_from),
-                           made, vendor_flops, sum_threads);
+                           made, library, sum_threads);
 }
 
 FrameworkCalls framework_calls(const Graph& graph, const ArenaLayout& layout, const CompileOptions& options,

@@ -6,6 +6,7 @@
 
 #include "compiler/lower_plan.h"
 #include "schedule/framework_call.h"
+#include "schedule/vendor_library.h"
 
 namespace trainc::compiler {
 
@@ -23,6 +24,6 @@ Graph with_framework_calls(const Graph&, const FrameworkCalls&);
 
 /// `schedule::prepare` for a plan whose inputs and outputs lie so.
 Graph prepared(const Graph&, const ArenaLayout&, std::unordered_map<const Node*, const Node*>* made = nullptr,
-               int64_t vendor_flops = 0, int64_t sum_threads = 0);
+               const schedule::VendorLibrary& = {}, int64_t sum_threads = 0);
 
 }  // namespace trainc::compiler

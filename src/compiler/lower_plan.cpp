@@ -1,5 +1,7 @@
 #include "compiler/lower_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -35,19 +37,23 @@ int64_t vendor_flops(const CompileOptions& options) {
   return options.target.has_vendor_products ? options.vendor_product_flops : 0;
 }
 
+constexpr const char* kNoEpilogue =
+    "the vendor's library has no algorithm for some products and what is added or summed with them: kernels do that";
 constexpr const char* kReadLater = "the operand is read later";
 
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const std::vector<Type>& output_types, const schedule::Schedule& schedule,
-              const ArenaLayout& layout, const schedule::GivenAway& given_away, Remarks& remarks)
+              const ArenaLayout& layout, const schedule::GivenAway& given_away, Remarks& remarks,
+              std::set<schedule::ProductShape>& refused)
       : graph_(graph),
         output_types_(output_types),
         schedule_(schedule),
         layout_(layout),
         given_away_(given_away),
         all_remarks_(remarks),
-        remarks_(graph, "compiler", &remarks) {}
+        remarks_(graph, "compiler", &remarks),
+        refused_(refused) {}
 
   LoweredPlan run(const std::string& name, std::vector<std::string> notes, const CompileOptions& options,
                   const Job& job, Timing& timing) {
@@ -94,6 +100,8 @@ class PlanBuilder {
     lower::LoweringOptions lowering{options.target};
     lowering.tf32 = options.target.has_tf32 && options.tf32;
     lowering.vendor_product_flops = vendor_flops(options);
+    lowering.library_has = job.library_has;
+    lowering.refused = &refused_;
     lowering.float32_in_parts = options.float32_in_parts;
     const bool shared = job.shared && options.target.shares_kernels;
     std::unique_lock<std::mutex> lock;
@@ -502,6 +510,7 @@ class PlanBuilder {
   const schedule::GivenAway& given_away_;
   Remarks& all_remarks_;
   const NodeRemarks remarks_;
+  std::set<schedule::ProductShape>& refused_;  // products with an epilogue that the library has no algorithm for
   plan::Plan plan_;
   std::unordered_map<const Node*, int> buffer_of_;
   std::unordered_set<int> written_;
@@ -589,19 +598,31 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
   }
   std::vector<Type> output_types;
   for (const Output& o : graph.outputs) output_types.push_back(o.value ? o.value->type : Type{});
+  const std::vector<Remark> remarks_before = remarks.take();
+  schedule::VendorLibrary library{.least_flops = vendor_flops(options)};
   const auto prepare = [&](const Graph& g) {
-    return prepared(g, layout, nullptr, vendor_flops(options), options.target.multiprocessors * cost::kSumThreads);
+    return prepared(g, layout, nullptr, library, options.target.multiprocessors * cost::kSumThreads);
   };
-  graph = pipeline.run_needed("prepare", prepare, graph);
-  const double start = now();
-  const schedule::GivenAway pairs = given_away(graph, layout);
-  schedule::Schedule schedule =
-      schedule::make_schedule(graph, options.target.fuses_chains, &remarks, pairs, vendor_flops(options));
-  schedule.bits = as_bits(graph, layout, options);
-  timing->schedule_seconds += now() - start;
-  timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
-  return PlanBuilder(graph, output_types, schedule, layout, pairs, remarks)
-      .run(pipeline.graph_name(), std::move(notes), options, job, *timing);
+  for (;;) {
+    const Graph ready = pipeline.run_needed("prepare", prepare, graph);
+    const double start = now();
+    const schedule::GivenAway pairs = given_away(ready, layout);
+    Remarks remarks;
+    remarks.add(remarks_before);
+    schedule::Schedule schedule = schedule::make_schedule(ready, options.target.fuses_chains, &remarks, pairs, library);
+    schedule.bits = as_bits(ready, layout, options);
+    timing->schedule_seconds += now() - start;
+    std::set<schedule::ProductShape> refused;
+    LoweredPlan plan = PlanBuilder(ready, output_types, schedule, layout, pairs, remarks, refused)
+                           .run(pipeline.graph_name(), notes, options, job, *timing);
+    if (refused.empty()) {
+      timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
+      if (!library.refused.empty()) plan.plan.notes.push_back(kNoEpilogue);
+      return plan;
+    }
+    // Each round asks it for less: what it has no algorithm for is a kernel of its own.
+    library.refused.insert(refused.begin(), refused.end());
+  }
 }
 
 LoweredPlan lower(Program program, const std::string& name, const CompileOptions& options, const Job& job,

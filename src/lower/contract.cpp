@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "cost/blocking.h"
+#include "cost/memory.h"
 #include "loop/substitute.h"
 #include "lower/contract.h"
 #include "lower/device_contraction.h"
@@ -162,6 +163,11 @@ static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpe
         std::ranges::none_of(group.values, [](const Node* v) { return v->op == Op::Reduce; }),
         std::string("sums of a product's operand were left to the library, which does not multiply: ") + found.why());
     return refused(found.why());
+  }
+  if (options.library_has && !options.library_has(found->product, cost::kVendorWorkspace)) {
+    const schedule::ProductShape shape = schedule::shape_of(found->product);
+    if (!shape.has_epilogue()) return refused("the vendor's library has no algorithm for it");
+    options.refused->insert(shape);  // the plan is made again, without it
   }
   kernel.product = found->product;
   kernel.arguments = {kernel.arguments[static_cast<size_t>(found->lhs)],

@@ -1,6 +1,8 @@
 // Groups -> loop nests.
 #pragma once
+#include <functional>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "loop/loop.h"
@@ -55,6 +57,10 @@ struct LoweringOptions {
   FixedBlockings* fixed_blockings = nullptr;
   // Contractions of so many operations may go to the vendor's library; 0: none.
   int64_t vendor_product_flops = 0;
+  // Whether the library has an algorithm for one, null: for each; and where to note those with an epilogue that it has
+  // none for.
+  std::function<bool(const plan::Product&, int64_t bytes)> library_has = {};
+  std::set<schedule::ProductShape>* refused = nullptr;
   // Of contractions: which variant of the blocking; 0: the cost model's choice.
   int blocking = 0;
   bool tf32 = false;  // f32 contractions may round their operands to tf32, as the framework's own flag says

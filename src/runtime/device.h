@@ -20,6 +20,9 @@ class Device {
   virtual std::string target() const = 0;
   /// Whether the library of matrix products is there that plans for this target may call (plan::Product).
   virtual bool multiplies() const { return false; }
+  /// Whether that library has an algorithm for a product, epilogue included, that needs no more memory beside them
+  /// than so many bytes.
+  virtual bool has_algorithm(const plan::Product&, int64_t /*bytes*/) const { return multiplies(); }
 
   /// UserError where the plan was made for another target.
   std::unique_ptr<Executable> load(plan::Plan) const;

@@ -260,11 +260,12 @@ Dims memory_order(const Dims& shape, const Dims& strides) {
 }  // namespace
 
 Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
-              std::unordered_map<const Node*, const Node*>* stands_for, int64_t vendor_flops, int64_t sum_threads) {
+              std::unordered_map<const Node*, const Node*>* stands_for, const VendorLibrary& library,
+              int64_t sum_threads) {
   Graph to;
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
-  const std::unordered_set<const Node*> with_products = sums_of_operands(from, vendor_flops);
+  const std::unordered_set<const Node*> with_products = sums_of_operands(from, library);
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -276,7 +277,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
     if (n->op == Op::Contract)
-      for (const Node*& i : inputs) i = for_vendor(n, vendor_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
+      for (const Node*& i : inputs)
+        i = for_vendor(n, library.least_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
     const Node* copy = nullptr;
     if (n->op == Op::Reduce)
       copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);

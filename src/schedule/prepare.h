@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "graph/graph.h"
+#include "schedule/vendor_library.h"
 
 namespace trainc::schedule {
 
@@ -11,7 +12,7 @@ namespace trainc::schedule {
 /// sums with few results in two steps with a fixed split (on a device, whose `sum_threads` they are to keep busy, in as
 /// many stages as that takes, but for those that the vendor's library makes as it multiplies; so scatters' sums into
 /// few places there); operands of contractions that have neighbours in memory along k or along their rows (a copy in
-/// another order where a permute leaves none), and of those of `vendor_flops` or more as matrices (vendor_operands.h);
+/// another order where a permute leaves none), and of those of the vendor's library as matrices (vendor_operands.h);
 /// outputs that are row-major in memory (a permutation before the output where the caller's strides are permuted), each
 /// with memory of its own (a copy where two share it or an input would be given out). Outputs whose strides are not a
 /// permutation of row-major become row-major. An input that is an output is handed through as it is where both are the
@@ -19,7 +20,7 @@ namespace trainc::schedule {
 /// copied. `made`: what stands for each live node afterwards, outputs' new order aside.
 Graph prepare(const Graph&, int64_t caller_inputs = std::numeric_limits<int64_t>::max(),
               int64_t caller_outputs = std::numeric_limits<int64_t>::max(),
-              std::unordered_map<const Node*, const Node*>* made = nullptr, int64_t vendor_flops = 0,
+              std::unordered_map<const Node*, const Node*>* made = nullptr, const VendorLibrary& = {},
               int64_t sum_threads = 0);
 
 }  // namespace trainc::schedule

@@ -26,10 +26,10 @@ void find_stored(const Graph& graph, const std::vector<const Node*>& live, const
 }  // namespace
 
 Schedule make_schedule(const Graph& graph, bool fuse_chains, Remarks* remarks, const GivenAway& given_away,
-                       int64_t vendor_flops) {
+                       const VendorLibrary& library) {
   const NodeRemarks node_remarks(graph, "schedule", remarks);
   std::vector<const Node*> live = graph.live();
-  Values values = choose_values(graph, live, vendor_flops);
+  Values values = choose_values(graph, live, library);
   const DrawnBefore drawn_before = order_draws(live);
   Groups groups(node_remarks, values, drawn_before, fuse_chains);
   for (const Node* n : live)

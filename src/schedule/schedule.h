@@ -60,10 +60,9 @@ using GivenAway = std::vector<std::pair<const Node*, const Node*>>;
 /// Needs: a verified graph after `prepare`. Gives: every output's base, every extern operand, contraction, sum and draw
 /// is a value. `fuse_chains`: whether groups may become matmul chains, which only CPU kernels can be. `remarks`: gets
 /// one for each two groups that were to be one and are not. `given_away`: where that can be, the value is made after
-/// all others that read the input. `vendor_flops`: contractions of so many operations are kernels of the vendor's
-/// library, whose operands `prepare` was told of; 0: none is.
+/// all others that read the input. `prepare` was told of the same library.
 Schedule make_schedule(const Graph&, bool fuse_chains, Remarks* remarks = nullptr, const GivenAway& given_away = {},
-                       int64_t vendor_flops = 0);
+                       const VendorLibrary& = {});
 
 /// The node whose memory holds `n` in the same row-major order: reshapes stripped.
 const Node* base_of(const Node* n);

@@ -42,8 +42,8 @@ bool plain_movement(const Node* n) {
 
 class ValueChooser {
  public:
-  ValueChooser(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops)
-      : graph_(graph), live_(live), vendor_flops_(vendor_flops) {}
+  ValueChooser(const Graph& graph, const std::vector<const Node*>& live, const VendorLibrary& library)
+      : graph_(graph), live_(live), library_(library) {}
 
   Values run() {
     count_uses();
@@ -64,7 +64,7 @@ class ValueChooser {
 
   /// Values whatever they cost: what somebody wants in memory.
   void force_values() {
-    VendorEpilogues epilogues(uses_);
+    VendorEpilogues epilogues(uses_, library_.refused);
     for (const Output& o : graph_.outputs)
       if (o.value && o.value->op != Op::Input) forced_.insert(base_of(o.value));
     for (const Node* n : live_)
@@ -86,7 +86,7 @@ class ValueChooser {
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, cost::kCheapAgain);
       if (n->op == Op::Window) force_base(n->in(0), 0);  // windows read an element many times: it is in memory
-      if (for_vendor(n, vendor_flops_)) {
+      if (for_vendor(n, library_.least_flops)) {
         values_.vendor.insert(n);
         epilogues.begin(n);
         for (const Node* i : n->inputs) forced_.insert(vendor_source(i));
@@ -241,7 +241,7 @@ class ValueChooser {
 
   const Graph& graph_;
   const std::vector<const Node*>& live_;
-  const int64_t vendor_flops_;
+  const VendorLibrary& library_;
   std::unordered_map<const Node*, int> uses_;
   struct Reorderings {
     int64_t reshaped = 0;  // reshapes of what has been reordered, one over another
@@ -256,8 +256,8 @@ class ValueChooser {
 
 }  // namespace
 
-Values choose_values(const Graph& graph, const std::vector<const Node*>& live, int64_t vendor_flops) {
-  return ValueChooser(graph, live, vendor_flops).run();
+Values choose_values(const Graph& graph, const std::vector<const Node*>& live, const VendorLibrary& library) {
+  return ValueChooser(graph, live, library).run();
 }
 
 }  // namespace trainc::schedule

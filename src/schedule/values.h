@@ -23,8 +23,7 @@ struct Values {
 };
 
 /// Needs: a verified graph after `prepare`, and its live nodes. Gives: every output's base, every extern operand,
-/// contraction, sum and draw is a value; so is what the vendor's library multiplies, of contractions of `vendor_flops`
-/// operations or more (0: none).
-Values choose_values(const Graph&, const std::vector<const Node*>& live, int64_t vendor_flops = 0);
+/// contraction, sum and draw is a value; so is what the vendor's library multiplies.
+Values choose_values(const Graph&, const std::vector<const Node*>& live, const VendorLibrary& = {});
 
 }  // namespace trainc::schedule

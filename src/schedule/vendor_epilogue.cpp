@@ -18,6 +18,19 @@ bool gives(const Node* contract, DType result) {
   return lhs == rhs && (result == lhs || (is_half(lhs) && result == DType::F32));
 }
 
+ProductShape shape_of(const Node* contract, const VendorEpilogue& e) {
+  const Dims& shape = contract->shape();
+  return {shape[0],
+          shape[1],
+          shape[2],
+          contract->in(0)->shape()[2],
+          vendor_source(contract->in(0))->dtype(),
+          e.result->dtype(),
+          e.bias != nullptr,
+          e.addend != nullptr,
+          e.sums != nullptr};
+}
+
 }  // namespace
 
 const Node* VendorEpilogue::reduce() const {
@@ -65,6 +78,7 @@ void VendorEpilogues::take_sums(const Chain& chain, VendorEpilogue& epilogue) co
   if (!chain.reduce || epilogue.bias || !gives(chain.contract, dtype) || dtype == DType::F64) return;
   for (const Node* sums : {chain.sums, chain.reduce})
     if (sums->dtype() == dtype && !epilogue.sums) epilogue.sums = sums, epilogue.of_lhs = chain.of_lhs;
+  if (refused_.contains(shape_of(chain.contract, epilogue))) epilogue.sums = nullptr;
 }
 
 VendorEpilogues::Chain* VendorEpilogues::chain_of(const Node* read) {
@@ -135,7 +149,7 @@ std::unordered_map<const Node*, VendorEpilogue> VendorEpilogues::found(
       const bool added = stage.bias || stage.addend;
       const bool fits = gives(chain.contract, dtype) && (!stage.bias || stage.bias->dtype() == dtype) &&
                         (!stage.addend || (stage.addend->dtype() == dtype && there(stage.addend))) &&
-                        (!added || dtype != DType::F64);
+                        (!added || dtype != DType::F64) && !refused_.contains(shape_of(chain.contract, stage));
       if (fits) longest = stage;
       if (made.count(stage.result)) break;
     }
@@ -146,17 +160,17 @@ std::unordered_map<const Node*, VendorEpilogue> VendorEpilogues::found(
   return epilogues;
 }
 
-std::unordered_set<const Node*> sums_of_operands(const Graph& graph, int64_t vendor_flops) {
-  if (vendor_flops == 0) return {};
+std::unordered_set<const Node*> sums_of_operands(const Graph& graph, const VendorLibrary& library) {
+  if (library.least_flops == 0) return {};
   const std::vector<const Node*> live = graph.live();
   std::unordered_map<const Node*, int> uses;
   for (const Node* n : live)
     for (const Node* i : n->inputs) ++uses[i];
   for (const Output& o : graph.outputs)
     if (o.value) ++uses[o.value];
-  VendorEpilogues epilogues(uses);
+  VendorEpilogues epilogues(uses, library.refused);
   for (const Node* n : live) {
-    if (for_vendor(n, vendor_flops)) epilogues.begin(n);
+    if (for_vendor(n, library.least_flops)) epilogues.begin(n);
     else epilogues.extend(n);
   }
   std::unordered_set<const Node*> sums;

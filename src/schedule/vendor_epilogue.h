@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "schedule/vendor_library.h"
 
 namespace trainc::schedule {
 
@@ -31,8 +32,9 @@ struct VendorEpilogue {
 /// Finds the epilogues of contractions, given a graph's nodes one by one, operands first.
 class VendorEpilogues {
  public:
-  /// `uses`: by how many operations, and as how many outputs, a node is read.
-  explicit VendorEpilogues(const std::unordered_map<const Node*, int>& uses) : uses_(uses) {}
+  /// `uses`: by how many operations, and as how many outputs, a node is read. `refused`: VendorLibrary's.
+  VendorEpilogues(const std::unordered_map<const Node*, int>& uses, const std::set<ProductShape>& refused)
+      : uses_(uses), refused_(refused) {}
   /// A contraction of the library's.
   void begin(const Node* contract);
   /// Any other node: what follows a contraction that nothing else reads becomes part of its epilogue.
@@ -56,12 +58,13 @@ class VendorEpilogues {
   void take_sums(const Chain&, VendorEpilogue&) const;
 
   const std::unordered_map<const Node*, int>& uses_;
+  const std::set<ProductShape>& refused_;
   std::vector<Chain> chains_;
   std::unordered_map<const Node*, size_t> ending_at_;  // of a node: the chain that it ends, reshapes behind it included
   std::unordered_map<const Node*, size_t> sums_at_;    // the same of a chain's sums
 };
 
 /// The sums (Reduce) that the library is likely to make on the way, of a graph before `prepare`.
-std::unordered_set<const Node*> sums_of_operands(const Graph&, int64_t vendor_flops);
+std::unordered_set<const Node*> sums_of_operands(const Graph&, const VendorLibrary&);
 
 }  // namespace trainc::schedule

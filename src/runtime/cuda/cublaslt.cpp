@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "runtime/cuda/cublaslt.h"
 #include "support/error.h"
@@ -37,7 +38,11 @@ constexpr uint32_t kAddBias = 4, kSumsOfA = 256, kSumsOfB = 512;  // the last tw
 // cublasLtMatrixLayoutAttribute_t: int32; int64, elements
 constexpr int kBatchCount = 5, kBatchStride = 6;
 // cublasLtMatmulPreferenceAttributes_t: uint64; uint32, bytes
-constexpr int kMemoryBytes = 1, kAlignA = 5, kAlignB = 6, kAlignC = 7, kAlignD = 8;
+constexpr int kMemoryBytes = 1, kReductions = 3, kAlignA = 5, kAlignB = 6, kAlignC = 7, kAlignD = 8;
+// Sums over parts of k are added up in the type that they were made in, in one order: rounded once, and the same each
+// time. (cublasLtReductionScheme_t: not in place, and not in the type of the result.)
+constexpr uint32_t kInComputeType = 2;
+constexpr Status kNotSupported = 15, kInvalidValue = 7;  // cublasStatus_t
 
 struct Algorithm { uint64_t data[8]; };
 struct Heuristic {
@@ -87,7 +92,8 @@ struct CublasLt::Impl {
   LtApi api{};
   Handle handle = nullptr;
   std::mutex mutex;
-  std::map<std::string, Algorithm> known;  // by the call's text, alignments and memory
+  // by the call's text, alignments and memory; none: the library has none
+  std::map<std::string, std::optional<Algorithm>> known;
 
   ~Impl() {
     if (handle) api.destroy(handle);
@@ -105,6 +111,57 @@ struct CublasLt::Impl {
     check(api.layout_set(made, kBatchCount, &count, sizeof count), "the number of batches");
     check(api.layout_set(made, kBatchStride, &x.batch_stride, sizeof x.batch_stride), "the stride of batches");
     return owned;
+  }
+
+  /// A call as the library has it: layouts, and a description with what is done beside multiplying.
+  struct Problem { Described desc, a, b, d; };
+  /// `vector`: of the epilogue; nullptr where there is none.
+  Problem problem(const CublasLtCall& c, const void* vector) const {
+    const bool f64 = c.d.dtype == DType::F64;
+    void* made = nullptr;
+    check(api.desc_create(&made,
+                          f64      ? kComputeF64
+                          : c.tf32 ? kComputeTf32
+                                   : kComputeF32,
+                          type_of(f64 ? DType::F64 : DType::F32)),
+          "a description");
+    Described desc = described(made, api.desc_destroy);
+    const int32_t transpose_a = c.transpose_a, transpose_b = c.transpose_b;
+    check(api.desc_set(desc.get(), kTransposeA, &transpose_a, sizeof transpose_a), "the transpose of a");
+    check(api.desc_set(desc.get(), kTransposeB, &transpose_b, sizeof transpose_b), "the transpose of b");
+    if (vector) {  // before the choice of an algorithm, which depends on how the pointer is aligned
+      const uint32_t epilogue = c.bias ? kAddBias : c.sums_a ? kSumsOfA : kSumsOfB;
+      check(api.desc_set(desc.get(), kEpilogue, &epilogue, sizeof epilogue), "the epilogue");
+      check(api.desc_set(desc.get(), kBiasPointer, &vector, sizeof vector), "its vector");
+    }
+    return {std::move(desc), layout(c.a, c.batch), layout(c.b, c.batch), layout(c.d, c.batch)};
+  }
+
+  /// Where the matrices begin: bytes that their addresses are multiples of, at most 16.
+  struct Alignments { uint32_t a, b, c, d, vector; };
+
+  /// The library's first choice; nullptr where it has none. Needs: `mutex` held. `bytes`: of memory that it may use.
+  const Algorithm* algorithm(const CublasLtCall& c, const Problem& p, const Alignments& at, int64_t bytes) {
+    const std::string key = fmt::format("{} {} {} {} {} {} {}", print(c), at.a, at.b, at.c, at.d, at.vector, bytes);
+    if (const auto it = known.find(key); it != known.end()) return it->second ? &*it->second : nullptr;
+    void* made = nullptr;
+    check(api.preference_create(&made), "a preference");
+    const Described preference = described(made, api.preference_destroy);
+    const auto allowed = static_cast<uint64_t>(bytes);
+    check(api.preference_set(made, kMemoryBytes, &allowed, sizeof allowed), "its memory");
+    const std::pair<int, uint32_t> settings[] = {
+        {kReductions, kInComputeType}, {kAlignA, at.a}, {kAlignB, at.b}, {kAlignC, at.c}, {kAlignD, at.d}};
+    for (const auto& [attribute, value] : settings)
+      check(api.preference_set(made, attribute, &value, sizeof value), "what algorithms it may choose");
+    Heuristic best{};
+    int found = 0;
+    const Status status =
+        api.heuristic(handle, p.desc.get(), p.a.get(), p.b.get(), p.d.get(), p.d.get(), made, 1, &best, &found);
+    const bool none = status == kNotSupported || status == kInvalidValue;
+    if (!none) check(status, "choosing an algorithm");
+    std::optional<Algorithm>& chosen = known[key];
+    if (!none && found > 0 && best.state == 0) chosen = best.algorithm;
+    return chosen ? &*chosen : nullptr;
   }
 };
 
@@ -141,69 +198,55 @@ std::unique_ptr<CublasLt> CublasLt::load() {
   return std::unique_ptr<CublasLt>(new CublasLt(std::move(impl)));
 }
 
+namespace {
+
+/// Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
+/// wherever they lie: its choice depends on it.
+constexpr int64_t kAligned = 256;
+int64_t usable(int64_t bytes) { return std::max<int64_t>(bytes - kAligned, 0); }
+
+int64_t offset_bytes(const CublasLtCall::Matrix& x) { return x.offset * size_of(x.dtype); }
+
+uint32_t alignment(const CublasLtCall::Matrix& x, const void* p) {
+  return static_cast<uint32_t>(lowest_alignment(p, offset_bytes(x)));
+}
+
+}  // namespace
+
+bool CublasLt::has_algorithm(const CublasLtCall& c, int64_t bytes) {
+  const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
+  const bool vector = c.bias || c.sums_a || c.sums_b;
+  const Impl::Problem problem = impl_->problem(c, vector ? begin : nullptr);
+  std::lock_guard lock(impl_->mutex);
+  const uint32_t d = alignment(c.d, begin);
+  return impl_->algorithm(c, problem, {alignment(c.a, begin), alignment(c.b, begin), d, d, 16}, usable(bytes));
+}
+
 void CublasLt::multiply(const CublasLtCall& c, const Factors& f, Stream stream) {
   const LtApi& api = impl_->api;
-  // Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
-  // wherever they lie: its choice depends on it.
-  constexpr uintptr_t kAligned = 256;
-  const int64_t bytes = std::max<int64_t>(f.bytes - static_cast<int64_t>(kAligned), 0);
+  const int64_t bytes = usable(f.bytes);
   void* memory = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(f.memory) + kAligned - 1) / kAligned * kAligned);
-  const bool f64 = c.d.dtype == DType::F64;
-  void* made = nullptr;
-  check(api.desc_create(&made,
-                        f64      ? kComputeF64
-                        : c.tf32 ? kComputeTf32
-                                 : kComputeF32,
-                        type_of(f64 ? DType::F64 : DType::F32)),
-        "a description");
-  const Described desc = impl_->described(made, api.desc_destroy);
-  const int32_t transpose_a = c.transpose_a, transpose_b = c.transpose_b;
-  check(api.desc_set(desc.get(), kTransposeA, &transpose_a, sizeof transpose_a), "the transpose of a");
-  check(api.desc_set(desc.get(), kTransposeB, &transpose_b, sizeof transpose_b), "the transpose of b");
   const void* vector = c.bias ? f.bias : f.sums;
-  if (vector) {  // before the choice of an algorithm, which depends on how the pointer is aligned
-    const uint32_t epilogue = c.bias ? kAddBias : c.sums_a ? kSumsOfA : kSumsOfB;
-    check(api.desc_set(desc.get(), kEpilogue, &epilogue, sizeof epilogue), "the epilogue");
-    check(api.desc_set(desc.get(), kBiasPointer, &vector, sizeof vector), "its vector");
-  }
-  const Described la = impl_->layout(c.a, c.batch), lb = impl_->layout(c.b, c.batch), ld = impl_->layout(c.d, c.batch);
-
-  const auto alignment = [](const CublasLtCall::Matrix& x, const void* p) {
-    return static_cast<uint32_t>(lowest_alignment(p, x.offset * size_of(x.dtype)));
-  };
   const void* summand = c.adds_c ? f.addend : f.result;  // where beta is 0, c is not read
-  const uint32_t align[] = {alignment(c.a, f.rhs), alignment(c.b, f.lhs), alignment(c.d, summand),
-                            alignment(c.d, f.result)};
-  const std::string key = fmt::format("{} {} {} {} {} {} {}", print(c), align[0], align[1], align[2], align[3],
-                                      lowest_alignment(vector), bytes);
+  const Impl::Problem problem = impl_->problem(c, vector);
   std::lock_guard lock(impl_->mutex);
-  auto known = impl_->known.find(key);
-  if (known == impl_->known.end()) {
-    check(api.preference_create(&made), "a preference");
-    const Described preference = impl_->described(made, api.preference_destroy);
-    const auto allowed = static_cast<uint64_t>(bytes);
-    check(api.preference_set(preference.get(), kMemoryBytes, &allowed, sizeof allowed), "its memory");
-    const std::pair<int, uint32_t> alignments[] = {
-        {kAlignA, align[0]}, {kAlignB, align[1]}, {kAlignC, align[2]}, {kAlignD, align[3]}};
-    for (const auto& [attribute, value] : alignments)
-      check(api.preference_set(preference.get(), attribute, &value, sizeof value), "an alignment");
-    Heuristic best{};
-    int found = 0;
-    check(api.heuristic(impl_->handle, desc.get(), la.get(), lb.get(), ld.get(), ld.get(), preference.get(), 1, &best,
-                        &found),
-          "choosing an algorithm");
-    if (found == 0 || best.state != 0) throw InternalError("cuBLASLt has no algorithm for " + print(c));
-    known = impl_->known.emplace(key, best.algorithm).first;
-  }
+  const Algorithm* algorithm =
+      impl_->algorithm(c, problem,
+                       {alignment(c.a, f.rhs), alignment(c.b, f.lhs), alignment(c.d, summand), alignment(c.d, f.result),
+                        static_cast<uint32_t>(lowest_alignment(vector))},
+                       bytes);
+  if (!algorithm) throw InternalError("cuBLASLt has no algorithm for " + print(c));
+  const bool f64 = c.d.dtype == DType::F64;
   const float one = 1, beta = c.adds_c ? 1 : 0;
   const double one64 = 1, beta64 = beta;
   const auto at = [](const CublasLtCall::Matrix& x, const void* p) {
-    return static_cast<const uint8_t*>(p) + x.offset * size_of(x.dtype);
+    return static_cast<const uint8_t*>(p) + offset_bytes(x);
   };
   void* result = const_cast<uint8_t*>(at(c.d, f.result));
-  check(api.multiply(impl_->handle, desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, f.rhs), la.get(),
-                     at(c.b, f.lhs), lb.get(), f64 ? static_cast<const void*>(&beta64) : &beta, at(c.d, summand),
-                     ld.get(), result, ld.get(), &known->second, memory, static_cast<size_t>(bytes), stream),
+  check(api.multiply(impl_->handle, problem.desc.get(), f64 ? static_cast<const void*>(&one64) : &one, at(c.a, f.rhs),
+                     problem.a.get(), at(c.b, f.lhs), problem.b.get(), f64 ? static_cast<const void*>(&beta64) : &beta,
+                     at(c.d, summand), problem.d.get(), result, problem.d.get(), algorithm, memory,
+                     static_cast<size_t>(bytes), stream),
         "multiplying");
 }
 

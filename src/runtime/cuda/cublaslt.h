@@ -41,6 +41,8 @@ class CublasLt {
   /// loader finds.
   static std::unique_ptr<CublasLt> load();
   ~CublasLt();
+  /// Whether it has an algorithm, in memory that begins at multiples of 16 bytes; `bytes`: of memory that it may use.
+  bool has_algorithm(const CublasLtCall&, int64_t bytes);
   void multiply(const CublasLtCall&, const Factors&, Stream);
 
  private:

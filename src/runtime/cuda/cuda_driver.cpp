@@ -157,16 +157,15 @@ class CudaDriver : public Driver {
   }
 
   bool multiplies() const override { return cublaslt() != nullptr; }
+  bool has_algorithm(const plan::Product& p, int64_t bytes) const override {
+    if (cublaslt() == nullptr) return false;
+    const Entered in(*this);
+    return asking_library(nullptr, [&] { return cublaslt()->has_algorithm(cublaslt_call(p), bytes); });
+  }
   void multiply(const plan::Product& p, const Factors& f, Stream stream) override {
     require(cublaslt() != nullptr, "cuBLASLt cannot be loaded, and a plan was compiled for it");
     const Entered in(*this);
-    try {
-      cublaslt()->multiply(cublaslt_call(p), f, stream);
-    } catch (const InternalError&) {
-      // cuBLASLt has one status for all that the driver says: an error of an earlier kernel is the driver's to tell
-      check(api_.stream_query(stream), "what was queued before it", kNotReady);
-      throw;
-    }
+    asking_library(stream, [&] { cublaslt()->multiply(cublaslt_call(p), f, stream); });
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
@@ -233,6 +232,16 @@ class CudaDriver : public Driver {
                      ". A kernel that was queued before this call did it, and the GPU's context is lost: whatever this "
                      "process asks of the GPU fails from now on, in PyTorch, too. Restart the process; "
                      "CUDA_LAUNCH_BLOCKING=1 names the kernel");
+  }
+
+  /// cuBLASLt has one status for all that the driver says: an error of an earlier kernel is the driver's to tell.
+  template <class Do> auto asking_library(Stream stream, const Do& action) const -> decltype(action()) {
+    try {
+      return action();
+    } catch (const InternalError&) {
+      check(api_.stream_query(stream), "what was queued before it", kNotReady);
+      throw;
+    }
   }
 
   /// For calls that may fail.

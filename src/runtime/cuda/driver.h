@@ -90,6 +90,9 @@ class Driver {
   virtual void launch(const Launch&, Stream) = 0;
   /// Whether the vendor's library of matrix products is there.
   virtual bool multiplies() const = 0;
+  /// Whether it has an algorithm for this one, epilogue included, in memory that begins at multiples of 16 bytes;
+  /// `bytes`: what it may use beside.
+  virtual bool has_algorithm(const plan::Product&, int64_t /*bytes*/) const { return multiplies(); }
   virtual void multiply(const plan::Product&, const Factors&, Stream) = 0;
   /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a
   /// name.

@@ -87,6 +87,11 @@ struct CudaExecutable::Impl {
       if (s.kind == plan::StepKind::Product && !driver->multiplies())
         throw UserError(fmt::format("plan {} was compiled with cuBLASLt, which cannot be loaded here: compile it again",
                                     plan.name));
+      if (s.kind == plan::StepKind::Product &&
+          !driver->has_algorithm(s.product, plan.buffers[static_cast<size_t>(s.arguments[3])].bytes))
+        throw UserError(
+            fmt::format("plan {}, product {}: the cuBLASLt that is here has no algorithm for it: compile it again",
+                        plan.name, s.name));
     }
     parts = plan::parts(plan);
     word_count = plan.buffers.size();

@@ -52,6 +52,7 @@ class CudaDevice : public Device {
   std::string description() const override { return driver_->description(); }
   std::string target() const override { return driver_->architecture(); }
   bool multiplies() const override { return driver_->multiplies(); }
+  bool has_algorithm(const plan::Product& p, int64_t bytes) const override { return driver_->has_algorithm(p, bytes); }
   std::shared_ptr<void> allocate(int64_t bytes) const override;
   void copy_in(void* device, const void* host, int64_t bytes) const override {
     driver_->load_data(device, host, bytes);

@@ -154,6 +154,33 @@ TEST_F(CheckedDriver, AThreadWithoutAContextHasNoneAfterwards) {
   EXPECT_EQ(checking.live(), "");
 }
 
+TEST_F(CheckedDriver, AnEpilogueThatTheLibraryHasNoAlgorithmForIsAKernel) {
+  constexpr uint32_t kBias = 4;
+  compiler::CompileOptions options = testing::device_options(false);
+  options.vendor_product_flops = 1;
+  const plan::Plan with_bias = compiler::compile(testing::copy_of(large_product()), "product", options);
+  ASSERT_TRUE(with_bias.steps.at(0).product.bias);
+  checking.function<void(uint32_t)>("checking_refuse_epilogues")(kBias);
+  {
+    const auto driver = runtime::cuda::load_cuda_driver(0);
+    compiler::Job job;
+    int asked = 0;
+    job.library_has = [&](const plan::Product& p, int64_t bytes) { return ++asked, driver->has_algorithm(p, bytes); };
+    const plan::Plan plan = compiler::compile(testing::copy_of(large_product()), "product", options, job);
+    ASSERT_EQ(plan.steps.size(), 2u) << plan::print(plan);
+    EXPECT_EQ(asked, 2);  // with the bias, and without
+    EXPECT_EQ(plan.steps[0].kind, plan::StepKind::Product);
+    EXPECT_FALSE(plan.steps[0].product.bias);
+    EXPECT_EQ(plan.steps[1].kind, plan::StepKind::Kernel);
+    EXPECT_NO_THROW(runtime::cuda::CudaExecutable(plan, driver));
+    // a plan that was stored where the library had one
+    EXPECT_THAT([&] { runtime::cuda::CudaExecutable(with_bias, driver); },
+                ::testing::ThrowsMessage<UserError>(HasSubstr("has no algorithm for it: compile it again")));
+  }
+  EXPECT_EQ(checking.findings(), "");
+  EXPECT_EQ(checking.live(), "");
+}
+
 TEST_F(CheckedDriver, WhateverCallFailsNothingIsLeftBehind) {
   Step step;
   for (int64_t n = 0;; ++n) {

@@ -406,6 +406,50 @@ TEST(VendorProduct, TheGradientOfABiasIsSummedOnTheWay) {
             "0] transposed, d bf16[5 x 4, leading 5, batch 20, offset 0], sums of b");
 }
 
+/// Compiles for a library that has algorithms for some products alone, and compares with the reference.
+plan::Plan computed_with(const Graph& g, const std::function<bool(const plan::Product&)>& library_has) {
+  compiler::Job job;
+  job.library_has = [&](const plan::Product& p, int64_t) { return library_has(p); };
+  plan::Plan plan = compiler::compile(copy_of(g), "product", with_vendor_products(), job);
+  for (const plan::Step& s : plan.steps)
+    if (s.kind == plan::StepKind::Product) EXPECT_TRUE(library_has(s.product)) << plan::print(plan);
+  const auto inputs = halves(g, 3);
+  expect_close(testing::run_on_device(plan, std::make_shared<runtime::interpreted::InterpretedDriver>(), inputs),
+               oracle(g, inputs));
+  return plan;
+}
+
+TEST(VendorProduct, WhatTheLibraryHasNoAlgorithmForIsAKernel) {
+  const Graph added = then(2, 3, 5, DType::BF16, 4, [](Builder& b, const Node* c) {
+    const Dims flat = {6, 5};
+    const Node* bias = b.broadcast(b.cast(b.input(2, {DType::BF16, {5}}), DType::F32), flat);
+    const Node* addend = b.cast(b.input(3, {DType::BF16, flat}), DType::F32);
+    return b.cast(b.add(b.add(b.reshape(c, flat), bias), addend), DType::BF16);
+  });
+  const Graph summed = gradients(DType::BF16, DType::BF16, false, over_tokens);
+  for (int refused = 0; refused < 8; ++refused) {
+    SCOPED_TRACE(refused);
+    const auto library_has = [&](const plan::Product& p) {
+      return !(refused & 1 && p.bias) && !(refused & 2 && p.addend) &&
+             !(refused & 4 && p.sums_of != plan::SumsOf::None);
+    };
+    const plan::Plan plan = computed_with(added, library_has);
+    EXPECT_EQ(products(plan), 1) << plan::print(plan);
+    EXPECT_EQ(plan.steps.size(), refused & 3 ? 2u : 1u) << plan::print(plan);
+    EXPECT_EQ(plan.steps[0].product.bias, !(refused & 3));  // both are added before the one rounding, or none
+    EXPECT_EQ(plan.notes.empty(), !(refused & 3));
+    EXPECT_EQ(products(computed_with(summed, library_has)), 1);
+    EXPECT_EQ(computed_with(summed, library_has).steps.size() > 1, refused >= 4);
+  }
+  // not even the product alone: a kernel of ours does all
+  const auto nothing = [](const plan::Product&) { return false; };
+  for (const Graph* g : {&added, &summed}) {
+    const plan::Plan plan = computed_with(*g, nothing);
+    EXPECT_EQ(products(plan), 0) << plan::print(plan);
+    EXPECT_THAT(not_called(plan), Contains("the vendor's library has no algorithm for it"));
+  }
+}
+
 // The forward casts a weight; the backward, which multiplies by it again, reads what lies in the arena.
 TEST(VendorProduct, WeightsAreCastOnceAStep) {
   Graph g;

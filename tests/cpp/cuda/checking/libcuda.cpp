@@ -42,6 +42,7 @@ struct State {
   std::map<void*, std::shared_ptr<Work>> events;                 // the last work before it was recorded
   std::map<void*, std::vector<std::shared_ptr<Work>>> captures;  // streams that are captured
   std::map<void*, std::vector<std::shared_ptr<Work>>> graphs;    // graphs, and those that are instantiated
+  uint32_t refused_epilogues = 0;                                // what products may not do beside
   std::map<const void*, uint32_t> epilogues;                     // of a product's description
   std::map<const void*, void*> vectors;
   std::vector<std::string> findings;
@@ -194,10 +195,12 @@ void checking_reset(int64_t fail_at, Status failure) {
   s.live.clear(), s.streams.clear(), s.events.clear(), s.captures.clear(), s.graphs.clear(), s.findings.clear();
   for (auto& [p, bytes] : s.memory) std::free(const_cast<void*>(p));
   s.memory.clear();
-  s.calls = 0, s.fail_at = fail_at, s.failure = failure, s.lost = false;
+  s.calls = 0, s.fail_at = fail_at, s.failure = failure, s.lost = false, s.refused_epilogues = 0;
   std::fill(std::begin(s.contexts), std::end(s.contexts), 0);
   current.clear();
 }
+/// Of cublasLtEpilogue_t's bits: those that no algorithm has.
+void checking_refuse_epilogues(uint32_t bits) { state().refused_epilogues = bits; }
 /// Joined by "; ".
 const char* checking_findings() {
   static std::string all;
@@ -534,10 +537,15 @@ struct Heuristic {
   float waves;
   int reserved[4];
 };
-Status cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, Heuristic* best,
+Status cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, void*, void*, int, Heuristic* best,
                                       int* found) {
   const Call call("cublasLtMatmulAlgoGetHeuristic");
-  return *best = {}, *found = 1, call.status ? 14 : 0;
+  *best = {}, *found = 0;
+  if (call.status) return 14;
+  const auto epilogue = state().epilogues.find(desc);
+  if (epilogue != state().epilogues.end() && (epilogue->second & state().refused_epilogues)) return 15;
+  *found = 1;
+  return 0;
 }
 Status cublasLtMatmul(void*, void* desc, const void*, const void*, void*, const void*, void*, const void*, const void*,
                       void*, void*, void*, const uint64_t*, void* memory, size_t, void* stream) {
