@@ -288,6 +288,10 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     made[n] = copy;
   }
 
+  // What a call reads from memory of its own keeps the layout that it was written for.
+  std::unordered_set<const Node*> called;
+  for (const Node& n : to.nodes())
+    if (n.op == Op::Extern && !is_started(&n)) called.insert(n.inputs.begin(), n.inputs.end());
   std::unordered_set<const Node*> given;  // bases that are some output's memory already
   for (const Output& o : from.outputs) {
     if (!o.value) {
@@ -317,7 +321,9 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     }
     const Node* base = base_of(v);
     const bool foreign = base->op == Op::Result && !is_started(base->in(0));  // the framework's memory
-    if (base->op == Op::Input || foreign) v = copied(to, v);
+    const bool as_made =
+        o.value->shape() == base->shape() && (strides.empty() || strides == contiguous_strides(base->shape()));
+    if (base->op == Op::Input || foreign || (called.count(base) && !as_made)) v = copied(to, v);
     while (!given.insert(base_of(v)).second) v = copied(to, v);
     to.outputs.push_back({v, strides});
   }

@@ -167,5 +167,25 @@ TEST(Prepare, ExternOperandsAreNoReshapes) {
   EXPECT_EQ(base_of(prepared.outputs[0].value)->op, Op::Slice) << "the framework's memory is given out";
 }
 
+TEST(Prepare, WhatACallReadsIsNotGivenOutInAnotherLayout) {
+  const auto given_out_itself = [](const std::function<const Node*(Builder&, const Node*)>& view, Dims strides) {
+    Graph g;
+    Builder b{g, {}};
+    const Node* x = b.unary(Op::Exp, b.input(0, {DType::F32, {4, 4}}));
+    ExternAttr attr;
+    attr.target = "aten.cumprod.default";
+    attr.results = {{DType::F32, {4, 4}}};
+    g.outputs = {{b.result(b.extern_call(attr, {x}), 0), {}}, {view(b, x), std::move(strides)}};
+    return base_of(prepare(g).outputs[1].value)->op == Op::Exp;
+  };
+  const auto itself = [](Builder&, const Node* x) { return x; };
+  const auto transposed = [](Builder& b, const Node* x) { return b.permute(x, {1, 0}); };
+  const auto flat = [](Builder& b, const Node* x) { return b.reshape(x, {16}); };
+  EXPECT_TRUE(given_out_itself(itself, {}));
+  EXPECT_TRUE(given_out_itself(itself, {4, 1}));
+  EXPECT_FALSE(given_out_itself(transposed, {1, 4}));  // the same memory, seen in another way
+  EXPECT_FALSE(given_out_itself(flat, {}));
+}
+
 }  // namespace
 }  // namespace trainc::schedule

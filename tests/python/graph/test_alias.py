@@ -151,6 +151,34 @@ def test_results_do_not_lie_in_the_plans_memory() -> None:
 define("hidden_double(Tensor x) -> Tensor", lambda x: x.mul_(2))
 
 
+VIEWS = {
+    "transposed": lambda y: y.t(),
+    "flat": lambda y: y.flatten(),
+    "a new axis": lambda y: y.unsqueeze(0),
+    "halves turned": lambda y: y.view(3, 2, 6).permute(2, 0, 1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_a_call_reads_and_a_result_views(view: str, strictly) -> None:
+    """The call was given the result's layout: silently transposed, where the sizes are equal."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(6, 6))
+
+        def forward(self, x):
+            y = torch.exp(x @ self.w)
+            return torch.cumprod(y, 0), VIEWS[view](y)
+
+    torch.manual_seed(0)
+    model, x = Model(), torch.randn(6, 6)
+    want, got = model(x), trainc.compile(copy.deepcopy(model))(x)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_write_that_the_schema_hides_is_an_error() -> None:
     """The plan cannot know which value the others are to see, so that no numbers are given at all."""
     x = torch.randn(3, 4)
