@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -19,7 +21,8 @@ RANKS = int(os.environ.get("TRAINC_TEST_RANKS", "2"))  # in a rank's process: of
 
 
 class Ranks:
-    """The processes of one run: their exit codes, what they printed, and what each `told`."""
+    """The processes of one run: their exit codes, what they printed, and what each `told`. `timeout`: seconds, without those in
+    which the busiest process only waited for a processor that others had; after them a process that still runs hangs."""
 
     def __init__(self, program: str, *arguments: str, timeout: float, environment: dict[str, str] | None = None, ranks: int = 2):
         with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +40,9 @@ class Ranks:
                 for rank, file in enumerate(files)
             ]  # fmt: skip
             try:
-                while any(p.poll() is None for p in processes) and time.monotonic() < start + timeout:
+                while any(p.poll() is None for p in processes) and (
+                    (spent := time.monotonic() - start) < timeout or spent < timeout + max(map(_queued, processes))
+                ):
                     time.sleep(0.02)
                     for rank, process in enumerate(processes):
                         if process.poll() is not None:
@@ -58,6 +63,14 @@ class Ranks:
         """What the ranks told, where all of them came to their end."""
         assert self.codes == [0] * len(self.codes), f"exit codes {self.codes}\n" + "\n".join(said[-6000:] for said in self.said)
         return self.found
+
+
+def _queued(process: subprocess.Popen) -> float:
+    """Seconds for which its threads could have run and had no processor, of the one that had to wait the longest."""
+    with contextlib.suppress(OSError):  # it is gone
+        threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        return max((int(thread.read_text().split()[1]) for thread in threads), default=0) / 1e9
+    return 0.0
 
 
 def _read(path: str) -> dict:

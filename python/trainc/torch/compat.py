@@ -347,6 +347,16 @@ def dynamo_draws_by_python() -> bool:
     return config.use_numpy_random_stream
 
 
+def dynamo_takes_lists() -> None:
+    """From now on Dynamo gives a call of PyTorch's a list of a program's own class as a list, where left to itself it stops there
+    (Keras keeps a layer's axes in such). A PyTorch that keeps its lists elsewhere stays as it is."""
+    from torch._dynamo.variables import user_defined
+
+    kind = getattr(user_defined, "UserDefinedListVariable", None)
+    if kind is not None and "as_proxy" not in vars(kind):
+        kind.as_proxy = lambda self: (getattr(self, "_base_vt", None) or super(kind, self)).as_proxy()
+
+
 def dynamo_original(module: Any) -> Any:
     """The module that torch.compile has wrapped; None where it is none such."""
     return getattr(module, "_orig_mod", None)

@@ -487,6 +487,26 @@ def test_dynamo_leaves_random_numbers_to_python_where_it_is_told_to(monkeypatch)
             torch.testing.assert_close(compiled(torch.ones(2)), each)
 
 
+def test_dynamo_takes_a_list_of_a_programs_own_class_where_it_is_told_to():
+    class Axes(list):
+        pass
+
+    class Mean(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.axes = Axes([0, 2])
+
+        def forward(self, x):
+            return x.mean(dim=self.axes)
+
+    compat.dynamo_takes_lists()
+    mean, x = Mean(), torch.rand(2, 3, 4)
+    compiled = torch.compile(mean, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), x.mean((0, 2)))
+    mean.axes[1] = 1
+    assert torch.equal(compiled(x), x.mean((0, 1)))
+
+
 def test_reapplying_views_is_a_switch_that_tells_what_it_was():
     before = compat.reapply_views(True)
     assert compat.reapply_views(before) is True

@@ -36,6 +36,7 @@ def test_all_of_it_is_compiled_and_nothing_is_warned_of(found):
     assert found["warnings"] == []
     told = "\n".join(found["told"])
     assert "captured by Dynamo" in told and "0 calls of PyTorch" in told and "contract" in told
+    assert told.count("captured by Dynamo") == 3  # the model; it whole in training, and in evaluation
     assert found["told at the end"] == found["told"]  # with run_eagerly nothing more is compiled
 
 

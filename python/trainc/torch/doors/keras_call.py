@@ -33,6 +33,7 @@ class KerasCall(CompiledCall):
 
 def compile_call(model: Any, tune: str) -> None:
     tuning.check(tune)
+    compat.dynamo_takes_lists()
     compat.set_compiled_call(model, KerasCall(model, ModelSettings(tune=tune)))
 
 
