@@ -69,7 +69,9 @@ from torch._C._dynamo import guards as tensor_guards
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as dynamo_callback  # None: it looks at no frame now
 from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.exc import RestartAnalysis, TorchDynamoException
+from torch._dynamo.convert_frame import ConvertFrame  # whose errors are told, and its frame left to Python
+from torch._dynamo.exc import BackendCompilerFailed, RestartAnalysis, TorchDynamoException
+from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables.misc import RandomVariable  # whose draws are left to Python
 
 # -- what is active around a call: a plan is not used under what would have changed the trace ---------------------------------
@@ -152,6 +154,7 @@ MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize
 TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward
 AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
 AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of results that other results are made of
+DYNAMO_FRAME = Patch(ConvertFrame, "__call__")  # what it cannot trace runs in Python, and nothing twice
 DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
@@ -174,7 +177,10 @@ HOOKS_AFTER_ERRORS = "_forward_hooks_always_called"  # also where forward has ra
 CLAMP_SKIPS_NAN = not bool(torch.ones(1, device="cpu").clamp(min=float("nan")).isnan())
 # those of a trace's tensors, which the program has not put there
 FUNCTIONAL_TENSOR_ATTRIBUTES = frozenset({"elem", "_inference_mode_base", "_is_param", "_is_buffer"})
-REASONS_OF_DATA = ("_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on")
+REASONS_OF_DATA = (
+    "_local_scalar_dense", "data-dependent", "data dependent", "DataDependent", "DynamicOutputShape", "guard on",
+    "its data is not allocated yet",  # a tensor that is made of a list of tensors, x[[i, j]] among them
+)  # fmt: skip
 # in its messages
 REASON_OF_REAL_TENSORS = "convert all Tensors to FakeTensors first"
 
@@ -340,11 +346,9 @@ def dynamo_as_python() -> contextlib.AbstractContextManager:
     )
 
 
-def dynamo_draws_by_python() -> bool:
-    """Whether Dynamo leaves NumPy's random numbers to NumPy."""
-    from torch._dynamo import config
-
-    return config.use_numpy_random_stream
+def leave_frame() -> ConvertFrameReturn:
+    """Dynamo's answer for a function that Python runs from now on, while Dynamo looks at what that calls."""
+    return ConvertFrameReturn()
 
 
 def dynamo_takes_lists() -> None:

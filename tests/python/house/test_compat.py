@@ -46,6 +46,7 @@ REPLACED = {
     compat.MATERIALIZED_GRADS: ["self", "value"],
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],
+    compat.DYNAMO_FRAME: ["self", "frame", "cache_entry", "hooks", "frame_state"],
     compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
 }
 
@@ -375,6 +376,12 @@ def test_errors_of_values_say_so():
     assert any(reason in text for reason in compat.REASONS_OF_DATA)
 
 
+def test_a_tensor_of_a_list_of_tensors_says_so_too():
+    with pytest.raises(RuntimeError) as error, compat.FakeTensorMode() as mode:
+        torch.tensor([mode.from_tensor(torch.ones(()))])
+    assert any(reason in str(error.value) for reason in compat.REASONS_OF_DATA)
+
+
 def test_a_fake_says_that_it_meets_a_real_tensor():
     real = torch.ones(2)
     with pytest.raises(Exception, match=compat.REASON_OF_REAL_TENSORS), compat.FakeTensorMode() as mode:
@@ -474,7 +481,6 @@ def test_dynamo_leaves_random_numbers_to_python_where_it_is_told_to(monkeypatch)
     def draw(x):
         return x * own.random() * numpy.random.rand()
 
-    assert not compat.dynamo_draws_by_python()
     assert compat.RandomVariable.is_supported_random_obj(own)
     monkeypatch.setattr(*compat.DYNAMO_COPIES_GENERATOR, staticmethod(lambda _: False))
     numpy.random.seed(4)
@@ -482,7 +488,6 @@ def test_dynamo_leaves_random_numbers_to_python_where_it_is_told_to(monkeypatch)
     own.seed(3), numpy.random.seed(4)
     compiled = torch.compile(draw, backend="eager")
     with compat.dynamo_as_python():
-        assert compat.dynamo_draws_by_python()
         for each in expected:
             torch.testing.assert_close(compiled(torch.ones(2)), each)
 
@@ -505,6 +510,38 @@ def test_dynamo_takes_a_list_of_a_programs_own_class_where_it_is_told_to():
     assert torch.equal(compiled(x), x.mean((0, 2)))
     mean.axes[1] = 1
     assert torch.equal(compiled(x), x.mean((0, 1)))
+
+
+def test_a_frame_that_dynamo_is_told_to_leave_runs_in_python(monkeypatch):
+    """Its errors come through ConvertFrame, with the frame; what it calls is looked at all the same."""
+    told, seen = [], []
+    convert = compat.DYNAMO_FRAME.original()
+
+    def converted(self, frame, *args, **kwargs):
+        try:
+            return convert(self, frame, *args, **kwargs)
+        except compat.TorchDynamoException as error:
+            told.append((frame.f_code.co_name, type(error)))
+            return compat.leave_frame()
+
+    monkeypatch.setattr(*compat.DYNAMO_FRAME, converted)
+
+    def inner(x):
+        return x + 1
+
+    def outer(x):
+        return inner(x)[tuple(torch.tensor([0, 1])),]
+
+    def refuses(graph, _inputs):
+        seen.append(graph)
+        raise ValueError("a backend's")
+
+    assert torch.compile(outer, backend=lambda graph, _: seen.append(graph) or graph.forward)(torch.ones(2)).tolist() == [2, 2]
+    assert [name for name, _ in told] == ["outer"] and len(seen) == 1
+    torch._dynamo.reset()
+    assert torch.compile(inner, backend=refuses)(torch.ones(2)).tolist() == [2, 2] and len(seen) == 2
+    assert told[-1] == ("inner", compat.BackendCompilerFailed) and issubclass(compat.ConvertFrame, object)
+    assert isinstance(compat.leave_frame(), compat.ConvertFrameReturn)
 
 
 def test_reapplying_views_is_a_switch_that_tells_what_it_was():

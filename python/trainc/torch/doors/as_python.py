@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
+import re
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainc.torch import compat
+from trainc.torch.graph import wire
+
+Tell = Callable[[str, Exception], None]
+_tell: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)  # set within `as_python`
 
 
-def as_python() -> contextlib.AbstractContextManager:
-    """While active, a call of Dynamo's does what the program does (`compat.dynamo_as_python`), random numbers of Python's and
-    NumPy's included: it breaks its graph where one is drawn, and Python draws it at each call."""
-    _leave_generators_to_python()
-    return compat.dynamo_as_python()
+@contextlib.contextmanager
+def as_python(tell: Tell) -> Iterator[None]:
+    """While active, a call of Dynamo's does what the program does (`compat.dynamo_as_python`). Random numbers of Python's and
+    NumPy's are the program's: the graph breaks where one is drawn, and Python draws it at each call. A function that Dynamo fails
+    to trace runs in Python, where it stands, after `tell(where, error)`, and what it calls may be compiled; to raise in `tell`
+    ends the call."""
+    _replace()
+    before = _tell.set(tell)
+    try:
+        with compat.dynamo_as_python():
+            yield
+    finally:
+        _tell.reset(before)
 
 
 @functools.cache
-def _leave_generators_to_python() -> None:
-    """Dynamo draws from a copy of a `random.Random`, and moves the program's own on by other numbers. Replaced for good, for two
-    threads may be in it; by one switch with NumPy's generators, so that who calls torch.compile himself has what he had."""
-    supported = getattr(*compat.DYNAMO_COPIES_GENERATOR)
+def _replace() -> None:
+    """For good, for two threads may be in it; who calls torch.compile himself has what he had."""
+    supported, convert = getattr(*compat.DYNAMO_COPIES_GENERATOR), compat.DYNAMO_FRAME.original()
 
     def is_supported(val: Any) -> bool:
-        return not compat.dynamo_draws_by_python() and supported(val)
+        """Dynamo draws from a copy of a `random.Random`, and moves the program's own on by other numbers."""
+        return _tell.get() is None and supported(val)
+
+    @functools.wraps(convert)
+    def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        """Raised further, an error would end a call of which parts have run, and to run it again would do these twice."""
+        try:
+            return convert(self, frame, *args, **kwargs)
+        except compat.TorchDynamoException as error:
+            tell = _tell.get()
+            if tell is None:
+                raise
+            tell(_place(frame.f_code), error)
+            return compat.leave_frame()
 
     setattr(*compat.DYNAMO_COPIES_GENERATOR, staticmethod(is_supported))
+    setattr(*compat.DYNAMO_FRAME, converted)
+
+
+def _place(code: types.CodeType) -> str:
+    """A function in the user's terms: "Net.forward (model.py:41)"; of what Dynamo makes of its rest, where that begins."""
+    name = re.sub(r"torch_dynamo_resume_in_(.+)_at_\d+$", r"\1", getattr(code, "co_qualname", code.co_name))
+    return f"{name} ({wire.short(code.co_filename)}:{code.co_firstlineno})"
 
 
 __all__ = ["as_python"]

@@ -475,14 +475,16 @@ class CompiledCall(compat.ModuleCall):
             from trainc.torch.doors.backend import backend
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
-        try:
-            with as_python():
-                return self._dynamo(*args, **kwargs)
-        except compat.TorchDynamoException as error:
+        with as_python(self._left_to_python):
+            return self._dynamo(*args, **kwargs)
+
+
+    def _left_to_python(self, where: str, error: Exception) -> None:
+        if isinstance(error, compat.BackendCompilerFailed):
             messages.require_fallback(error)
-            messages.warn(f"{type(model).__name__} runs in PyTorch: {family.first_line(error)}")
-            self._dynamo = compat.uncompiled_call(model)
-            return compat.uncompiled_call(model)(*args, **kwargs)
+        name = type(self._model()).__name__
+        messages.warn_once(f"left {id(self)} {where}", f"{name}: {where} runs in PyTorch: {family.first_line(error)}")
+
 
 
 def _in_transform() -> bool:
