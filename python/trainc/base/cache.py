@@ -158,13 +158,15 @@ def _entry(name: str) -> str:
 
 def _loaded(name: str, load: Callable[[About, bytes], T]) -> tuple[T, str] | None:
     where = _entry(name)
+    if (seen := cache_files.identity(where)) is None:
+        return None
     try:
         about, blob = _unpacked(name, cache_files.read(where))
         value = load(about, blob)
     except FileNotFoundError:
         return None
     except Exception as error:  # of whatever kind: what cannot be loaded is no entry, and the plan is compiled
-        _refuse(where, error)
+        _refuse(where, seen, error)
         return None
     cache_files.touch(where)
     return value, hashlib.sha256(blob).hexdigest()
@@ -182,12 +184,15 @@ def _unpacked(name: str, content: bytes) -> tuple[About, bytes]:
     return json.loads(content[40:end]), content[end:]
 
 
-def _refuse(where: str, error: Exception) -> None:
+def _refuse(where: str, seen: tuple[int, ...] | None, error: Exception) -> None:
+    """`seen`: the identity of the file that is refused."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     if not isinstance(error, (cache_files.DamagedError, cache_files.ForeignError)):  # it may be as good as ever
         what, outcome = "loading", "its plan is compiled again, and written over it"
-    elif cache_files.remove(where):
+    elif cache_files.remove(where, seen):
         what, outcome = "removed", "it is removed, and compiled again"
+    elif cache_files.identity(where) != seen:
+        return  # another process has just written a whole one: it is found under the lock
     else:
         what, outcome = "left", "it is left as it is, and its plan is compiled at every start: remove it"
     messages.warn_once(f"cache entry {what}", f"an entry of the cache is not used ({where}: {reason}); {outcome}")

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import stat
 import tempfile
 from typing import NamedTuple
@@ -95,8 +96,18 @@ def is_own(path: str) -> bool:
         return status.st_size == 0 if match[3] else _begins(file.read(len(MAGIC) + 8))
 
 
-def remove(path: str) -> bool:
-    """Removes a file of the cache's own, but no lock that a process holds. Whether it is gone."""
+def identity(path: str) -> tuple[int, ...] | None:
+    """What tells a file from another that comes into its place; None where there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def remove(path: str, seen: tuple[int, ...] | None = None) -> bool:
+    """Removes a file of the cache's own, but no lock that a process holds. `seen`: its `identity`; one that another process has
+    put in its place since stays. Whether it is gone."""
     try:
         if not os.path.lexists(path):
             return True
@@ -107,12 +118,36 @@ def remove(path: str) -> bool:
             if number is None:
                 return False
             unlock(path, number)
+        elif seen is not None:
+            return _set_aside(path, seen)
         else:
             os.unlink(path)
     except FileNotFoundError:
         pass
     except OSError:
         return False
+    return True
+
+
+def _set_aside(path: str, seen: tuple[int, ...]) -> bool:
+    """Between a look at a file and its removal another may come into its place. So it is renamed, looked at where nobody puts
+    another, and put back if it is not the one that was `seen`."""
+    if identity(path) != seen:
+        return False
+    where, name = os.path.split(path)
+    aside = os.path.join(where, f"{name.removesuffix(ENTRY)}.{secrets.token_hex(4)}{UNFINISHED}")
+    os.rename(path, aside)
+    if identity(aside) != seen:
+        try:
+            os.link(aside, path)
+        except FileExistsError:  # a third, as good as this one
+            pass
+        except OSError:  # a file system without links
+            os.rename(aside, path)
+            return False
+        os.unlink(aside)
+        return False
+    os.unlink(aside)
     return True
 
 

@@ -403,6 +403,40 @@ def test_every_flipped_byte_is_found(directory):
         cache._unpacked("ac" * 32, cache._packed(name, {}, b""))
 
 
+@pytest.mark.parametrize("moment", ["read", "rename", "link"])
+def test_a_damaged_entry_that_another_process_writes_anew_stays(directory, monkeypatch, moment):
+    """Between reading it and removing it, at each step of that."""
+    directory.mkdir()
+    name, written, warned = "ab" * 32, [], []
+    entry = directory / f"{name}.plan"
+    entry.write_bytes(cache_files.packed(cache._packed(name, {}, b"old"))[:-1])
+    monkeypatch.setattr(messages, "warn_once", lambda *what: warned.append(what))
+    owner = cache_files if moment == "read" else os
+    original = getattr(owner, moment)
+
+    def late(*args, **kwargs):
+        """The other process is a moment quicker; of a damaged file that was opened before, the reader knows the damage."""
+        error = None
+        if moment == "read":
+            try:
+                return original(*args, **kwargs)
+            except cache_files.DamagedError as found:
+                error = found
+        written.append(len(written))
+        cache_files.write(str(entry), cache._packed(name, {"n": len(written)}, b"whole"))
+        if error is not None:
+            raise error
+        return original(*args, **kwargs)
+
+    if moment == "link":  # a second one comes while the first is put back
+        rename = os.rename
+        monkeypatch.setattr(os, "rename", lambda *args: (cache._store(name, {"n": 0}, b"whole"), rename(*args))[1])
+    monkeypatch.setattr(owner, moment, late)
+    assert cache._loaded(name, lambda about, blob: blob) is None and written == [0]
+    monkeypatch.undo()
+    assert contents(entry) == ({"n": 1}, b"whole") and os.listdir(directory) == [entry.name] and not warned
+
+
 WRITER = """
 import itertools, os, sys
 from trainc.base import cache
