@@ -5,6 +5,7 @@ import gc
 import random
 import weakref
 
+import loss_rule
 import pytest
 import torch
 from conftest import assert_same
@@ -115,16 +116,26 @@ def asked(make, seed, steps, warm=12):
             sum(result.sum() for result in model(x)).backward()
         model.zero_grad()
     for step in range(steps):
+        before = copy.deepcopy(plain)
         wanted, got = ask(plain, x, 100 * seed + step), ask(ours, x, 100 * seed + step)
         assert [key for key, _ in got] == [key for key, _ in wanted], (seed, step)
-        for (key, a), (_, b) in zip(got, wanted, strict=True):
+        for i, ((key, a), (_, b)) in enumerate(zip(got, wanted, strict=True)):
             assert (a is None) == (b is None), (seed, step, key)
-            if a is not None:
-                assert_same(a, b, 2e-5)
+            if a is not None and not torch.allclose(a, b, rtol=2e-5, atol=2e-5):
+                assert (a - b).abs().max() <= moved(before, x, 100 * seed + step, i, b), (seed, step, key)
     return ours
 
 
-@pytest.mark.parametrize("seed", [1, 4, 9, 17, 22, 23, 36, 46])
+def moved(before, x, seed, i, value):
+    """How far a result may lie from eager's `value`, the i-th of a step: as far as eager's own moves when its weights are
+    disturbed in the last bit (docs/numerics.md)."""
+    others = [copy.deepcopy(before) for _ in loss_rule.SEEDS]
+    for other, disturbed in zip(others, loss_rule.SEEDS, strict=True):
+        loss_rule.disturb(other, disturbed)
+    return loss_rule.SHARE * max((ask(other, x, seed)[i][1] - value).abs().max() for other in others)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 9, 17, 22, 23, 36, 46, 64])
 def test_gradients_of_results_are_eagers(monkeypatch, seed):
     monkeypatch.setattr(config, "engine", "interpreter")  # no plan makes them
     ours = asked(lambda: Random(seed), seed, steps=6)
