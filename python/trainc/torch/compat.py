@@ -346,6 +346,11 @@ def dynamo_as_python() -> contextlib.AbstractContextManager:
     )
 
 
+def node_of(function: type[torch.autograd.Function]) -> type:
+    """The class of the nodes that stand for its calls, which `grad_fn` gives."""
+    return function._backward_cls
+
+
 def leave_frame() -> ConvertFrameReturn:
     """Dynamo's answer for a function that Python runs from now on, while Dynamo looks at what that calls."""
     return ConvertFrameReturn()

@@ -512,6 +512,18 @@ def test_dynamo_takes_a_list_of_a_programs_own_class_where_it_is_told_to():
     assert torch.equal(compiled(x), x.mean((0, 1)))
 
 
+def test_a_functions_nodes_have_a_class_of_their_own():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+    node = Double.apply(torch.ones(1, requires_grad=True)).grad_fn
+    assert type(node) is compat.node_of(Double)
+    compat.node_of(Double).register_hook = lambda self, hook: "ours"
+    assert node.register_hook(None) == "ours"
+
+
 def test_a_frame_that_dynamo_is_told_to_leave_runs_in_python(monkeypatch):
     """Its errors come through ConvertFrame, with the frame; what it calls is looked at all the same."""
     told, seen = [], []

@@ -103,7 +103,9 @@ _OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root
 # methods in whose place trainc puts its own while it traces
 _REPLACED = frozenset({compat.MODULE_CALL.name, compat.TENSOR_BACKWARD.name})
 _OF_GENERATORS = ("getstate", "get_state", "bit_generator", "_bit_generator")  # by which code comes to a state
-_BACKWARD = frozenset({"register_hook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"})
+_BACKWARD = frozenset(
+    {"register_hook", "register_prehook", "register_post_accumulate_grad_hook", "saved_tensors_hooks", "apply", "vmap", "grad"}
+)
 
 
 # ---- the walk -------------------------------------------------------------------------------------------------------

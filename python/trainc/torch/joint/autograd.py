@@ -109,6 +109,9 @@ def call_of(
             first = ctx.shared.give(ctx.groups[0], len(ctx.groups) == 1)
             return None, None, None, None, *first
 
+    for node in (Compiled, Staged):
+        again.keep_hooks(compat.node_of(node), tangents[0] if len(tangents) == 1 else None)
+
     groups_of: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()  # by DDP
 
     def groups(wrapper: Any, inputs: Sequence[Tensor]) -> list[list[int]]:

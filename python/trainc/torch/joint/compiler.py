@@ -31,6 +31,7 @@ from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd, intermediate
 from trainc.torch.joint.decompositions import decompositions
+from trainc.torch.joint.node_hooks import keep_to_eagers
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
@@ -342,6 +343,7 @@ def aot_settings(compiler: Compiler):
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
+            keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
             known = about["indices_of_inps_to_detach"]
             about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
         return ours or wrapped(call, trace_joint=trace_joint, **about)

@@ -20,6 +20,7 @@ from trainc.torch import compat
 from trainc.torch.capture.trace import dispatch_modes, set_modes
 from trainc.torch.device import Host
 from trainc.torch.joint.intermediate import Watch, gradients_of
+from trainc.torch.joint.node_hooks import keep_to_eagers
 from trainc.torch.run.rerun import Rerun
 
 Tensor = torch.Tensor
@@ -45,6 +46,10 @@ class SecondOrder:
         self._name, self._device, self._program, self._written, self._draws = name, device, program, written, draws
         self._modes = modes
         self.firsts = self._seconds = 0  # backwards that plans made, and others
+
+    def keep_hooks(self, node: type, sole: int | None) -> None:
+        """Of the class of a call's node (`node_hooks.keep_to_eagers`)."""
+        keep_to_eagers(node, sole, self._name, self._program.asked)
 
     def keep(self, inputs: Sequence[Tensor]) -> Rerun:
         """Before a call."""

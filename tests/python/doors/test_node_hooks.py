@@ -1,0 +1,102 @@
+"""Hooks on nodes of autograd's graph (`grad_fn.register_hook`), in forward and on a compiled call's results: eager's gradients,
+or an error that says so, and eager's from then on."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+import trainc
+from trainc.base.errors import UserError
+
+SCALE = [2.0]
+
+
+def _doubled(gradients):
+    return tuple(None if g is None else 2 * g for g in gradients)
+
+
+def _scaled(gradients):
+    return (gradients[0] * SCALE[0],)
+
+
+# In forward: of a hidden state.
+WITHIN = {
+    "hook": lambda h: h.grad_fn.register_hook(lambda given, _: _doubled(given)),
+    "pre-hook": lambda h: h.grad_fn.register_prehook(_doubled),
+    "behind": lambda h: h.grad_fn.next_functions[0][0].register_prehook(_doubled),
+    "edge": lambda h: get_gradient_edge(h).node.register_prehook(_doubled),
+    "edge, a value that changes": lambda h: get_gradient_edge(h).node.register_prehook(_scaled),
+}
+# Of (loss, hidden) of a call.
+OUTSIDE = {
+    "hook": lambda loss, h: loss.grad_fn.register_hook(lambda given, _: (given[0] * 2,)),
+    "pre-hook": lambda loss, h: loss.grad_fn.register_prehook(_doubled),
+    "hook of a hidden state": lambda loss, h: h.grad_fn.register_hook(lambda given, _: _doubled(given)),
+    "pre-hook of a hidden state": lambda loss, h: h.grad_fn.register_prehook(_doubled),
+    "behind": lambda loss, h: loss.grad_fn.next_functions[0][0].register_prehook(_doubled),
+    "edge": lambda loss, h: get_gradient_edge(h).node.register_prehook(_doubled),
+}
+
+
+class Net(nn.Module):
+    """`gives`: (loss, hidden), the loss alone, or, with AOTAutograd's node, a part of the argument, too."""
+
+    def __init__(self, within=lambda h: None, gives="both"):
+        super().__init__()
+        self.one, self.two, self.within, self.gives = nn.Linear(4, 4), nn.Linear(4, 4), within, gives
+
+    def forward(self, x):
+        h = self.one(x).tanh()
+        self.within(h)
+        loss = self.two(h).square().mean()
+        return loss if self.gives == "loss" else (loss, h) if self.gives == "both" else (loss, h, x[1:])
+
+
+def _step(model, x, outside):
+    model.zero_grad()
+    result = model(x)
+    loss, h = (result, result) if isinstance(result, torch.Tensor) else result[:2]
+    outside(loss, h)
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def _steps(compiled, within=lambda h: None, outside=lambda loss, h: None, gives="both"):
+    """Gradients of three steps, each done again where it is refused; how often one was."""
+    torch.manual_seed(0)
+    net, found, refused = Net(within, gives), [], 0
+    model, x = trainc.compile(net) if compiled else net, torch.linspace(-1, 1, 8).reshape(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for SCALE[0] in (2.0, 2.0, 3.0):
+            try:
+                found.append(_step(model, x, outside))
+            except UserError as error:
+                assert "one node" in str(error)
+                refused += 1
+                found.append(_step(model, x, outside))
+    return torch.stack(found), refused
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_hooks_that_forward_sets_on_nodes_are_eagers(name):
+    found, refused = _steps(True, within=WITHIN[name])
+    assert not refused
+    torch.testing.assert_close(found, _steps(False, within=WITHIN[name])[0])
+
+
+@pytest.mark.parametrize("gives", ["both", "a part of the argument"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_hooks_on_the_node_of_a_call_are_refused_once_and_then_eagers(name, gives):
+    found, refused = _steps(True, outside=OUTSIDE[name], gives=gives)
+    assert refused == 1
+    torch.testing.assert_close(found, _steps(False, outside=OUTSIDE[name], gives=gives)[0])
+
+
+def test_a_pre_hook_of_the_only_result_is_eagers():
+    found, refused = _steps(True, outside=OUTSIDE["pre-hook"], gives="loss")
+    assert not refused
+    torch.testing.assert_close(found, _steps(False, outside=OUTSIDE["pre-hook"], gives="loss")[0])
