@@ -1,7 +1,10 @@
-// sort and top_k as a network of comparisons: as many of them whatever the values are, each on whole tensors. The
-// comparator is any region; each element carries its place, which decides between equals.
+// sort as a network of comparisons: as many of them whatever the values are, each on whole tensors. The comparator is
+// any region; each element carries its place, which decides between equals. top_k of few without one.
 #include "frontend/stablehlo/sort.h"
 
+#include <limits>
+
+#include "frontend/formulas/indexing.h"
 #include "frontend/stablehlo/bits.h"
 #include "frontend/stablehlo/table.h"
 
@@ -25,52 +28,37 @@ class Network {
       v = with(v, v.b->pad(v.node, number(v, 0).node, none, more));
     }
     // places beside the tensor sort behind all others
-    x_.back() = formulas::broadcast(
-        formulas::iota(*x_[0].b, with_last({x_[0].shape().size(), 1}, size), x_[0].rank() - 1), x_[0].shape());
+    x_.back() = place_ = formulas::broadcast(formulas::iota(*x_[0].b, {size}, 0), x_[0].shape());
     // Runs of `run` are sorted: two of them, one of them backwards, are one that rises and falls.
     for (int64_t run = 1; run < size; run *= 2) {
-      exchange(run, /*backwards=*/true);
-      for (int64_t apart = run / 2; apart >= 1; apart /= 2) exchange(apart, false);
+      exchange(2 * run - 1);
+      for (int64_t apart = run / 2; apart >= 1; apart /= 2) exchange(apart);
     }
     for (Value& v : x_) v = with(v, v.b->slice_axis(v.node, v.rank() - 1, 0, n_));
     return x_;
   }
 
  private:
-  static Dims with_last(std::pair<size_t, int64_t> ones, int64_t last) {
-    Dims shape(ones.first, ones.second);
-    shape.back() = last;
-    return shape;
-  }
-
-  /// Compares each element of a block of 2 * apart with that `apart` further (`backwards`: the block's mirrored one),
-  /// and puts the one that goes before into the first half.
-  void exchange(int64_t apart, bool backwards) {
-    const Dims shape = x_[0].shape();
-    Dims blocks(shape.begin(), shape.end() - 1);
-    blocks.insert(blocks.end(), {shape.back() / (2 * apart), 2, apart});
-    const auto axis = static_cast<int64_t>(blocks.size()) - 2;
-    const auto half = [&](Value v, int64_t i) { return with(v, v.b->slice_axis(reshape(v, blocks).node, axis, i, 1)); };
-    const auto turned = [&](Value v) { return backwards ? with(v, v.b->reverse(v.node, {axis + 1})) : v; };
-    Values first, second;
-    for (const Value& v : x_) first.push_back(half(v, 0)), second.push_back(turned(half(v, 1)));
-    const Value swaps = goes_before(second, first);
-    for (size_t i = 0; i < x_.size(); ++i) {
-      const Value low = where(swaps, second[i], first[i]), high = turned(where(swaps, first[i], second[i]));
-      const std::vector<const Node*> halves{low.node, high.node};
-      x_[i] = reshape(with(low, low.b->concat(halves, axis)), shape);
-    }
+  /// Compares each element with the one whose place differs in the bits of `mask`: of a block the mirrored one, where
+  /// these are all that places in it have. The one that goes before gets the lower place. The other one is gathered:
+  /// cut out and put together again, the elements of several steps would become one kernel, of thousands of pieces.
+  void exchange(int64_t mask) {
+    const Value partner = place_ ^ integer(place_, mask);
+    Values there;
+    for (const Value& v : x_) there.push_back(with(v, v.b->gather(v.node, partner.node, v.rank() - 1)));
+    const Value keep = goes_before(x_, there) == (place_ < partner);
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = where(keep, x_[i], there[i]);
   }
 
   Value goes_before(const Values& x, const Values& y) const {
     const Values x_values(x.begin(), x.end() - 1), y_values(y.begin(), y.end() - 1);
     const Value xy = before_(x_values, y_values), yx = before_(y_values, x_values);
-    const double end = static_cast<double>(n_);
-    const Value earlier = where(xy == yx, x.back() < y.back(), xy);
-    return (x.back() < end) & ((y.back() >= end) | earlier);
+    const Value first = x.back() < y.back(), end = number(x.back(), static_cast<double>(n_));
+    return where((xy == yx) | (x.back() >= end) | (y.back() >= end), first, xy);
   }
 
   Values x_;
+  Value place_;
   int64_t n_;
   Before before_;
 };
@@ -105,12 +93,39 @@ Values sort(const Call& c) {
   });
 }
 
+/// How many steps a network of n elements has.
+int64_t steps_of(int64_t n) {
+  int64_t bits = 0;
+  while ((int64_t{1} << bits) < n) ++bits;
+  return bits * (bits + 1) / 2;
+}
+
+/// The first k of a row (the last axis) from the greatest down, and their places: one after the other, each the
+/// greatest of what comes behind the one before it.
+Values greatest(Value x, int64_t k) {
+  const int64_t axis = x.rank() - 1;
+  const Value key = cast(total_order(x), DType::I64);
+  const Value place = formulas::broadcast(formulas::iota(*x.b, {x.size(axis)}, 0), x.shape());
+  const Value none = integer(key, std::numeric_limits<int64_t>::min());  // no key of 32 bits is that
+  std::vector<const Node*> places;
+  Value left = key;
+  for (int64_t i = 0; i < k; ++i) {
+    const Value at = formulas::reduce(ReduceKind::ArgMax, left, {axis});
+    places.push_back(at.node);
+    const Value found = formulas::gathered(key, at, axis);
+    left = where((key < found) | ((key == found) & (at < place)), key, none);
+  }
+  const Value at = with(key, x.b->concat(places, axis));
+  return {formulas::gathered(x, at, axis), at};
+}
+
 /// The greatest first, of equals the earlier one; NaN is the greatest.
 Values top_k(const Call& c) {
   const Value x = c.operand(0);
-  const int64_t axis = x.rank() - 1, k = c.integer("k");
-  Values found = {x, formulas::broadcast(formulas::iota(c.b, {x.size(axis)}, 0), x.shape())};
-  if (x.numel() > 0)
+  const int64_t axis = x.rank() - 1, n = x.size(axis), k = c.integer("k");
+  Values found = {x, formulas::broadcast(formulas::iota(c.b, {n}, 0), x.shape())};
+  if (x.numel() > 0 && k > 0 && 2 * k <= steps_of(n) && size_of(x.dtype()) <= 4) found = greatest(x, k);
+  else if (x.numel() > 0)
     found = sorted(
         {x}, axis, [](const Values& x, const Values& y) { return total_order(y[0]) < total_order(x[0]); },
         /*with_places=*/true);

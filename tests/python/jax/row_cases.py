@@ -495,6 +495,10 @@ for n in (0, 1, 2, 3, 33, 100):
     case(f"argsort/{n}", lambda x: jnp.argsort(x), random(n, dtype=np.int32) % 7)
 for d in (np.uint32, np.int8, BF16):
     case(f"sort/{name_of(d)}", lambda x: lax.top_k(x, 4), random(2, 9, dtype=d))
+    case(f"top_k/{name_of(d)}", lambda x: lax.top_k(x, 3), random(2, 40, dtype=d))  # one after the other
+NUMBERS = np.tile(special(np.float32), 4)
+case("top_k/special", lambda x: lax.top_k(x, 5), np.stack([NUMBERS, np.full_like(NUMBERS, -np.nan)]))
+case("top_k/ties", lambda x: lax.top_k(x, 6), np.array([[3, 1, 3, 3] * 20, [-(2**31)] * 80, [*[-(2**31)] * 78, 5, 5]], np.int32))
 
 # --- random bits
 

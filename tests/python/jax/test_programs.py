@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,16 @@ def test_gpt2_with_dropout_in_every_layer():
     """Its causal mask is looked for among the bits of the dropout masks: in expressions that would not end."""
     words = "--layers", "2", "--width", "64", "--heads", "2", "--length", "64", "--steps", "3", "--dropout", "0.1"
     assert losses(*words) == pytest.approx(losses(*words, "--xla"), abs=2e-5)
+
+
+def test_what_sorts_many_compiles_in_seconds():
+    """Steps of a network that became one kernel had minutes of code."""
+    x = jnp.asarray(np.random.default_rng(0).integers(-300, 300, (2, 1000)), jnp.float32)
+    start = time.process_time()
+    ordered, places = trainc.jit(lambda x: (jnp.sort(x), jnp.argsort(x, stable=True)))(x)
+    assert time.process_time() - start < 20
+    np.testing.assert_array_equal(ordered, np.sort(x, kind="stable"))
+    np.testing.assert_array_equal(places, np.argsort(x, kind="stable"))
 
 
 DRAWS = {
