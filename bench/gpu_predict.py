@@ -4,9 +4,10 @@ is measured: plans are made for one, and what each of their steps computes and m
     python bench/gpu_predict.py [--cases gpt2 llama] [--precisions bf16] [--device H200] [--kernels 12]
 
 Models and batches are `make bench-cuda`'s. A step of a plan takes as long as its FLOPs at 0.75 of the device's peak, or its bytes
-at 0.85 of its bandwidth ("roofline"; a gather is taken to read all that it picks from). Kernels of few threads cannot have that
-much memory in flight: "as built" divides what the threads that there are can ask for at a time (16 bytes each) by the latency of
-memory.
+at 0.85 of its bandwidth ("roofline"; a gather is taken to read all that it picks from). "As built" has three things more. Kernels
+of few threads cannot have that much memory in flight: what they ask for at a time (16 bytes a thread) is divided by its latency.
+Products whose rows begin at no multiple of 16 bytes are taken for slower. Each thread of a scatter that is dealt by
+place walks over the places of its sources.
 
 Plans are traced on the CPU for one layer and for two; each layer more takes what the second one does. Attention, which the trace
 writes out, is taken for the framework's fused call instead, and convolutions for its own, at the same 0.75.
@@ -22,12 +23,17 @@ from dataclasses import dataclass
 import gpu_share
 
 FLOPS_SHARE, BYTES_SHARE = 0.75, 0.85  # of the peaks
+MISALIGNED_SHARE = 0.3  # of the peak: a guess at a product whose rows begin at no multiple of 16 bytes
+WALK = 50  # cycles of a multiprocessor for each place that a thread of a scatter reads
+CLOCK = 1.8e9  # of a multiprocessor
 LATENCY = 0.7e-6  # seconds from a load to its value, of memory that no cache holds
 IN_FLIGHT = 16  # bytes that a thread asks for at a time
 RESIDENT = 2048  # threads of a multiprocessor
 
 
+PICKS = re.compile(r"nll_loss_forward|aten\.(embedding|gather|index_select)\)")
 CASES = (*gpu_share.CASES, "resnet50")
+TOKENS = {"gpt2": 16 * 1024, "roberta": 64 * 512, "llama": 4 * 2048}  # a batch has so many
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,16 @@ class Row:
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
 
 
-def step_row(flops: float, moved: float, threads: int, gpu: Gpu, precision: str) -> Row:
-    """Of one step. `threads`: 0 where it is the library's or the framework's."""
+def step_row(flops: float, moved: float, threads: int, gpu: Gpu, precision: str, aligned: bool = True, walked: int = 0) -> Row:
+    """Of one step. `threads`: 0 where it is the library's or the framework's. `walked`: places that each thread reads."""
     bandwidth = BYTES_SHARE * gpu.bytes
     by_flops = flops / (FLOPS_SHARE * gpu.flops[precision])
+    built_flops = by_flops if aligned else flops / (MISALIGNED_SHARE * gpu.flops[precision])
     reached = bandwidth
     if threads:
         reached = min(bandwidth, min(threads, gpu.multiprocessors * RESIDENT) * IN_FLIGHT / LATENCY)
-    return Row(1, flops, moved, max(by_flops, moved / bandwidth), max(by_flops, moved / reached))
+    built = max(built_flops, moved / reached, walked * WALK / CLOCK)
+    return Row(1, flops, moved, max(by_flops, moved / bandwidth), built)
 
 
 def attention_rows(name: str, gpu: Gpu, precision: str) -> dict[str, Row]:
@@ -87,7 +95,12 @@ def attention_rows(name: str, gpu: Gpu, precision: str) -> dict[str, Row]:
     }
 
 
-def rows_of(steps: list[dict], gpu: Gpu, precision: str) -> dict[str, Row]:
+def walked_by(step: dict, tokens: int) -> int:
+    """How many places each thread of an embedding's gradient reads: those of all tokens (src/lower/lower.cpp, lower_scatter)."""
+    return tokens if step["name"] == "scatter" else 0
+
+
+def rows_of(steps: list[dict], gpu: Gpu, precision: str, tokens: int) -> dict[str, Row]:
     """By name; without those steps that are attention."""
     rows: dict[str, Row] = defaultdict(Row)
     for step in steps:
@@ -97,10 +110,10 @@ def rows_of(steps: list[dict], gpu: Gpu, precision: str) -> dict[str, Row]:
         if origins and all(re.search(r"attention|scaled_dot", line) for line in origins):
             continue
         convolution = step["name"].startswith("contract") and step["kind"] == "kernel"
-        picks = "gather" in step["name"]  # its bytes are those of all that it picks from
+        picks = "gather" in step["name"] or PICKS.search(" ".join(origins))  # its bytes are those of all that it picks from
         threads = 0 if convolution or picks or step["kind"] == "product" else step["blocks"] * step["threads"]
         rows["convolution (PyTorch's)" if convolution else step["name"]].add(
-            step_row(step["flops"], step["bytes"], threads, gpu, precision)
+            step_row(step["flops"], step["bytes"], threads, gpu, precision, step.get("aligned", True), walked_by(step, tokens))
         )
     return rows
 
@@ -108,8 +121,9 @@ def rows_of(steps: list[dict], gpu: Gpu, precision: str) -> dict[str, Row]:
 def predicted(name: str, precision: str, gpu: Gpu) -> dict[str, Row]:
     """Of a whole step of the model, by kernel."""
     if name not in LAYERS:
-        return rows_of(gpu_share.steps_for_a_gpu(name, precision == "bf16", 0)[0], gpu, precision)
-    one, two = (rows_of(gpu_share.steps_for_a_gpu(name, precision == "bf16", n)[0], gpu, precision) for n in (1, 2))
+        return rows_of(gpu_share.steps_for_a_gpu(name, precision == "bf16", 0)[0], gpu, precision, 0)
+    tokens = TOKENS.get(name, 0)
+    one, two = (rows_of(gpu_share.steps_for_a_gpu(name, precision == "bf16", n)[0], gpu, precision, tokens) for n in (1, 2))
     rows: dict[str, Row] = defaultdict(Row)
     for kernel in {**one, **two}:
         rows[kernel].add(one.get(kernel, Row()), 2 - LAYERS[name])

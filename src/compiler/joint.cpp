@@ -94,6 +94,8 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
         std::move(impl_->graph));
     impl_->remarks = remarks.take();
   }
+  if (impl_->vendor_flops > 0 && joint.must_recompute.empty())
+    impl_->graph = padded(std::move(impl_->graph), pipeline, impl_->vendor_flops);
   impl_->passes = pipeline.records();
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();

@@ -20,10 +20,12 @@
 #include "loop/in_place.h"
 #include "loop/offsets.h"
 #include "lower/lower.h"
+#include "passes/rewrite.h"
 #include "passes/rules.h"
 #include "schedule/bits.h"
 #include "schedule/guards.h"
 #include "schedule/order_steps.h"
+#include "schedule/pad_products.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
 
@@ -566,6 +568,14 @@ schedule::GivenAway given_away(const Graph& graph, const ArenaLayout& layout) {
 
 }  // namespace
 
+Graph padded(Graph graph, Pipeline& pipeline, int64_t vendor_flops) {
+  const auto pad = [&](const Graph& g) {
+    std::optional<Graph> longer = schedule::pad_products(g, vendor_flops);
+    return longer ? std::move(*longer) : remove_dead(g);
+  };
+  return pipeline.run("pad_products", pad, std::move(graph));
+}
+
 plan::Plan with_memory(plan::Plan plan) {
   plan = schedule::order_steps(std::move(plan));
   plan::plan_memory(plan);
@@ -630,6 +640,8 @@ LoweredPlan lower(Program program, const std::string& name, const CompileOptions
   Pipeline pipeline(name, options.disabled_passes);
   ArenaLayout layout;
   layout.given_away = given_away;
+  if (vendor_flops(options) > 0)
+    program.graph = padded(optimize(std::move(program.graph), pipeline), pipeline, vendor_flops(options));
   return lower_graph(std::move(program.graph), pipeline, layout, options, job, timing);
 }
 

@@ -20,6 +20,9 @@ struct ArenaLayout {
 /// `pipeline`: it has run what made the graph; the plan has its name.
 LoweredPlan lower_graph(Graph, Pipeline& pipeline, const ArenaLayout&, const CompileOptions&, const Job&, Timing*);
 
+/// `schedule::pad_products`, as a pass.
+Graph padded(Graph, Pipeline&, int64_t vendor_flops);
+
 /// A plan whose steps are all there, ordered around what some of them start, with its memory laid out; where they have
 /// their kernels' code: verified, and dumped.
 plan::Plan with_memory(plan::Plan);

@@ -14,7 +14,7 @@
 namespace trainc {
 
 std::span<const std::string_view> optional_passes() {
-  static constexpr std::string_view kNames[] = {"remove_dead", "channels_last", "simplify", "chunk_rows",
+  static constexpr std::string_view kNames[] = {"remove_dead", "channels_last", "simplify", "chunk_rows", "pad_products",
                                                 "framework_calls"};
   return kNames;
 }

@@ -165,9 +165,11 @@ std::unordered_set<const Node*> narrow_primals(const std::vector<const Node*>& l
   for (const Node* n : live) {
     if (!for_vendor(n, vendor_flops)) continue;
     for (const Node* operand : n->inputs) {
-      const Node *source = vendor_source(operand), *below = source;
-      if (source->op != Op::Cast || size_of(source->dtype()) >= size_of(source->in(0)->dtype())) continue;
-      for (below = source->in(0); is_movement(below->op) && below->inputs.size() == 1;) below = below->in(0);
+      const Node* source = vendor_source(operand);
+      const Node* cast = source->op == Op::Pad ? source->in(0) : source;  // pad_products.h
+      if (cast->op != Op::Cast || size_of(cast->dtype()) >= size_of(cast->in(0)->dtype())) continue;
+      const Node* below = cast->in(0);
+      while (is_movement(below->op) && below->inputs.size() == 1) below = below->in(0);
       if (below->op == Op::Input) found.insert(source);
     }
   }
