@@ -19,6 +19,9 @@ constexpr int64_t kCountedWork = 100;
 constexpr int64_t kPiece = 4096;
 // Pieces that a run must have more of than this to be cut into them.
 constexpr int64_t kFewPieces = 2;
+// Elements behind a padded axis from which on they are a loop of their own, which asks once whether they are padding;
+// fewer are read one by one, with a division each.
+constexpr int64_t kRunOfItsOwn = 64;
 // Parallel iterations, from which on outer loops need not be joined to one: enough for any number of threads we expect;
 // more would only cost divisions.
 constexpr int64_t kEnoughTasks = 64;

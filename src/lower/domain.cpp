@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cost/loops.h"
+#include "loop/substitute.h"
 
 namespace trainc::lower {
 
@@ -50,8 +51,14 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
       case Op::Slice:
       case Op::Pad:
         if (is_copy(n)) return self(self, n->in(0), access);
-        for (size_t k = 0; k < rank; ++k)
-          if (n->shape()[k] != n->in(0)->shape()[k]) cut(n, access, k);
+        for (size_t k = 0; k < rank; ++k) {
+          if (n->shape()[k] == n->in(0)->shape()[k]) continue;
+          cut(n, access, k);
+          // Whether an element lies within the padding is a question to this axis: asked once a run of what lies behind
+          // it, where that is a loop of its own.
+          const int64_t run = contiguous_strides(n->shape())[k];
+          if (n->op == Op::Pad && run >= cost::kRunOfItsOwn) cut(n, access, k + 1);
+        }
         return;
       case Op::Window:
         for (int64_t axis : n->as<WindowAttr>().axes) cut(n, access, axis), cut(n, access, axis + 1);
@@ -94,6 +101,11 @@ std::vector<int64_t> factor(int64_t total, const std::vector<int64_t>& firm, con
   for (int64_t p : chain) factors.push_back(left / p), left = p;
   factors.push_back(left);
   return factors;
+}
+
+void count_from(loop::LoopNest& nest, const Expr& start, int j, std::vector<Stmt>& inside) {
+  nest.vars[j].extent = -1;
+  for (Stmt& s : inside) s = loop::substitute(s, {{j, start + nest.var(j)}});
 }
 
 Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>& factors) {

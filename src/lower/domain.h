@@ -33,6 +33,11 @@ class OuterLoops {
   std::vector<Expr> variables_;
 };
 
+/// Makes `inside`, whose variable `j` counts a whole run, the body of a piece of it that begins at `start`: j counts
+/// from there on. A body is built for the whole run first, because the range of j is known then, and divisions by the
+/// run's length vanish.
+void count_from(loop::LoopNest&, const Expr& start, int j, std::vector<Stmt>& inside);
+
 /// sum of variable * (product of the factors after it)
 Expr position_of(const std::vector<Expr>& variables, const std::vector<int64_t>& factors);
 

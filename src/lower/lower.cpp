@@ -108,19 +108,19 @@ LoweredKernel map_over(const std::string& name, const Schedule& schedule, const 
   factors.pop_back();
   if (pieces > 1) factors.push_back(pieces);
   OuterLoops loops(nest, factors, options);
-  const int j = nest.add_var("j", pieces > 1 ? -1 : last);
+  const int j = nest.add_var("j", last);
   std::vector<Expr> variables = loops.variables();
-  Expr extent = integer(last);
-  if (pieces > 1) {
-    const Expr start = variables.back() * cost::kPiece;
-    extent = loop::apply(Op::Min, {integer(cost::kPiece), integer(last) - start});
-    variables.back() = start + nest.var(j);
-  } else {
-    variables.push_back(nest.var(j));
-  }
+  Expr start;
+  if (pieces > 1) start = variables.back() * cost::kPiece, variables.pop_back();
+  variables.push_back(nest.var(j));
   std::vector<Stmt> inside;
   e.out = &inside;
   body(e, Index::at_position(value->shape(), position_of(variables, domain)), inside);
+  Expr extent = integer(last);
+  if (pieces > 1) {
+    extent = loop::apply(Op::Min, {integer(cost::kPiece), integer(last) - start});
+    count_from(nest, start, j, inside);
+  }
   nest.body =
       loops.close(loop::for_loop(LoopKind::Vector, j, extent, block(std::move(inside)), lanes(options.target, last)));
   return kernel;

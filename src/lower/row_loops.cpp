@@ -111,13 +111,11 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
   std::vector<Expr> inner;
   for (size_t k = 0; k < columns.inner.size(); ++k) {
     const bool last = k + 1 == columns.inner.size();
-    vars.push_back(nest.add_var((last ? "j" : "c") + std::to_string(nest.vars.size()),
-                                last && columns.extent ? -1 : columns.inner[k]));
+    vars.push_back(nest.add_var((last ? "j" : "c") + std::to_string(nest.vars.size()), columns.inner[k]));
     inner.push_back(nest.var(vars.back()));
   }
   const int64_t last = columns.inner.back();
   const Expr extent = columns.extent ? columns.extent : integer(last);
-  if (columns.start) inner.back() = columns.start + inner.back();
   column_ = position_of(inner, columns.inner);
   int64_t in_row = 1;  // of an elementwise group, a run
   for (int64_t f : columns.inner) in_row *= f;
@@ -150,6 +148,7 @@ void RowLoops::loop_over_columns(const std::vector<const Node*>& stores, const s
                                   e_.value(x, Index::at_position(x->shape(), position))));
   }
   e_.bound = rows_bound;
+  if (columns.start) count_from(nest, columns.start, vars.back(), inside);
   const int width = loop::lanes_for(inside, lanes(options_.target, last), last);
   Stmt stmt = loop::for_loop(LoopKind::Vector, vars.back(), extent, block(std::move(inside)), width);
   for (size_t k = columns.inner.size() - 1; k-- > 0;)

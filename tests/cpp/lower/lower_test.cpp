@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
 
 #include "../common/compare.h"
 #include "../common/golden.h"
@@ -173,6 +174,10 @@ TEST(Lower, SingleForms) {
       "bf16[1,20,40]\nreturn %6\n",
       "%0 = input index=0 : f32[16,0]\n%1 = slice %0 start=[2,0] step=[1,1] : f32[14,0]\n%2 = reshape %1 : "
       "f32[1,14,0]\n%3 = contract %2 %2 : f32[1,14,14]\nreturn %3\n",
+      // rows of an odd length beyond a piece: padded, with a number a row, one after the other
+      "%0 = input index=0 : f32[2,3,9001]\n%1 = input index=1 : f32[2,3,1]\n%2 = broadcast %1 : f32[2,3,9001]\n%3 = "
+      "mul %0 %2 : f32[2,3,9001]\n%4 = constant value=2.5 : f32[]\n%5 = pad %3 %4 low=[0,1,0] high=[0,2,0] : "
+      "f32[2,6,9001]\nreturn %5\n",
       // a gather of rows; a padded slice; factors that do not fit one chain
       "%0 = input index=0 : f32[9,33]\n%1 = iota axis=0 : i64[4,33]\n%2 = gather %0 %1 axis=0 : f32[4,33]\n%3 = exp %2 "
       ": f32[4,33]\nreturn %3\n",
@@ -184,6 +189,26 @@ TEST(Lower, SingleForms) {
       "return %4\n"};
   for (const char* text : forms)
     for (const LoweringOptions& lowering : kLowerings) expect_clean(parse(text), 5, lowering);
+}
+
+// What lies beside each other is read beside each other: no lane divides to find its place, whether it is padding, or
+// its row's number.
+TEST(Lower, LongRowsAreReadWithoutDivisions) {
+  const char* texts[] = {
+      "%0 = input index=0 : f32[2,3,9001]\n%1 = constant value=2.5 : f32[]\n%2 = neg %0 : f32[2,3,9001]\n%3 = pad %2 "
+      "%1 low=[0,1,0] high=[0,2,0] : f32[2,6,9001]\nreturn %3\n",
+      "%0 = input index=0 : f32[6,9001]\n%1 = input index=1 : f32[6,1]\n%2 = broadcast %1 : f32[6,9001]\n%3 = mul %0 "
+      "%2 : f32[6,9001]\nreturn %3\n",
+      "%0 = input index=0 : f32[3,5,64]\n%1 = constant value=2.5 : f32[]\n%2 = pad %0 %1 low=[0,1,0] high=[0,2,0] : "
+      "f32[3,8,64]\nreturn %2\n"};
+  for (const char* text : texts) {
+    const Graph graph = prepare(parse(text));
+    const Schedule schedule = make_schedule(graph, true);
+    for (const LoweredKernel& kernel : lower(graph, schedule, schedule.groups[0], {cpu_target(CpuLevel::Avx512)})) {
+      const std::string nest = print(kernel.nest);
+      EXPECT_FALSE(std::regex_search(nest, std::regex("j[0-9]+\\)? (//|%)"))) << nest;
+    }
+  }
 }
 
 void expect_index_errors(const char* text) {
