@@ -26,6 +26,25 @@ class Model(nn.Linear):
         return h if ({question}) else h * 100
 """
 
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_that_forward_gives_back_to_its_module_stays_one(strict, persistent):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.b = nn.Linear(3, 3), nn.Buffer(torch.full((3,), 2.0), persistent=persistent)
+
+        def forward(self, x):
+            self.b = self.b.to(x.dtype)  # which gives itself; a module asks a buffer whether it is persistent
+            return self.last(x) * self.b * (1.0 if self.b.persistent else 3.0)
+
+    model, x = Model(), torch.ones(2, 3)
+    expected = model(x)
+    torch.testing.assert_close(trainc.compile(model)(x), expected)
+    assert ("b" in model.state_dict()) is persistent
+
+
 # A question -> whether the model is still compiled
 QUESTIONS = {
     "type(x) is torch.Tensor": True,

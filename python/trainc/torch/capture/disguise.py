@@ -111,6 +111,8 @@ class Disguise(Refusing):
                     compat.mark_as(mine, "parameter")
                 elif isinstance(its, torch.nn.Buffer):
                     compat.mark_as(mine, "buffer")
+                    if hasattr(its, "persistent"):  # which a module asks a buffer that it is given
+                        mine.persistent = its.persistent
 
     def beside(self, enter: Callable[[types.FrameType], None]) -> Callable[[types.FrameType], None]:
         """`enter`, and what is to be done here when code is entered."""

@@ -148,8 +148,14 @@ def check_attributes(tensors: Sequence[torch.Tensor], subject: str) -> None:
     """SideEffect where the program has put an attribute on one of these, its inputs or results: the trace's tensors have it, and
     its own would not."""
     for tensor in tensors:
-        if isinstance(tensor, compat.FunctionalTensor) and (own := vars(tensor).keys() - compat.FUNCTIONAL_TENSOR_ATTRIBUTES):
+        if isinstance(tensor, compat.FunctionalTensor) and (own := _tags(tensor)):
             raise SideEffect(f"{subject} sets the attribute `{min(own)}` of a tensor", in_pytorch=True)
+
+
+def _tags(tensor: torch.Tensor) -> set[str]:
+    """Attributes that the program has put on a trace's tensor; `persistent` of a buffer is there (disguise.dress)."""
+    own = vars(tensor).keys() - compat.FUNCTIONAL_TENSOR_ATTRIBUTES
+    return own - {"persistent"} if isinstance(tensor, torch.nn.Buffer) else own
 
 
 _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
