@@ -42,6 +42,16 @@ def test_parts_run_on_a_stand_in(tmp_path):
     assert "NVRTC 13" in said and len(said.splitlines()) < 100
 
 
+def test_a_rehearsed_benchmark_compiles_for_the_stand_in(tmp_path):
+    """The kit's module has no compiler for CPUs."""
+    env = kit.environment(kit.arguments(["--rehearse"]), tmp_path) | {"TRAINC_DUMP": "plan", "TRAINC_DUMP_DIR": str(tmp_path)}
+    command = [sys.executable, ROOT / "bench" / "gpu.py", "--child", "contest", "tiny", "bf16", "trainc", "1", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    plans = [file.read_text().splitlines()[0] for file in tmp_path.rglob("*.plan.txt")]
+    assert plans and all(" for interpret: " in line for line in plans), plans
+
+
 PARTS = {
     "good": "import json, sys; json.dump({'line': 'all is well'}, open(sys.argv[-1], 'w'))",
     "wrong": "import json, sys; json.dump({'error': {'what': 'kernel rows: CUDA, launching it: 701', 'lines': ['rows.cu']}}, "
