@@ -3,6 +3,7 @@ masks, TF32, the library's products, tensors on several devices."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 
@@ -212,6 +213,35 @@ def test_large_products_go_to_the_library(gpu, monkeypatch):
     kinds = [s["kind"] for plans in trainc.explain(model).reports for plan in plans for s in plan["steps"]]
     assert "product" in kinds and "kernel" in kinds
     assert not loss_rule.violations(found, wanted, [eager("small", "adamw", gpu_at(0), seed)[0] for seed in loss_rule.SEEDS])
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["loss", "logits"])
+def test_logits_over_an_odd_number_of_words(gpu, read):
+    """Their rows are longer for the library; the caller sees eager's, and may give them a gradient."""
+    gpu.vendor_product_flops = 1
+
+    class Head(nn.Linear):
+        def forward(self, x, labels):
+            logits = super().forward(x)
+            return nn.functional.cross_entropy(logits.float(), labels), logits
+
+    torch.manual_seed(0)
+    x, labels = torch.randn(272, 256), torch.randint(0, 275, (272,))
+
+    def step(call, module):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, logits = call(x, labels)
+        (loss + logits.float().square().mean() if read else loss).backward()
+        return loss, logits, module.weight.grad, module.bias.grad
+
+    compiled = Head(256, 275)
+    wanted = step(*[copy.deepcopy(compiled)] * 2)
+    found = step(trainc.compile(compiled), compiled)
+    steps = [s for plans in trainc.explain(compiled).reports for plan in plans for s in plan["steps"]]
+    assert all(s["aligned"] for s in steps if s["kind"] == "product") and any("pad" in s["name"] for s in steps)
+    assert found[1].stride() == (275, 1)
+    for f, w in zip(found, wanted, strict=True):
+        torch.testing.assert_close(f, w, rtol=2e-2, atol=2e-2 * w.detach().abs().max().item())
 
 
 def test_fused_steps_are_not_read_again(gpu):
