@@ -49,10 +49,14 @@ class Turning {
     const int64_t columns = rows < 0 ? -1 : axes_of(shape, batch + rows, at->shape()[2]);
     if (columns < 0) return std::nullopt;  // an axis counts rows and columns
 
-    // Axes of size 1 lie anywhere: they decide nothing.
+    // What is innermost after the permute is innermost of the rows, too, or the exchange makes no neighbours. Axes of
+    // size 1 lie anywhere: they decide nothing.
     const Dims& order = permute->as<AxesAttr>().axes;
-    const auto last = std::find_if(order.rbegin(), order.rend(), [&](int64_t axis) { return shape[axis] > 1; });
-    if (last == order.rend() || *last < batch || *last >= batch + rows) return std::nullopt;
+    const auto counts = [&](int64_t axis) { return shape[axis] > 1; };
+    const auto innermost = std::find_if(order.rbegin(), order.rend(), counts);
+    int64_t last = batch + rows - 1;
+    while (last >= batch && !counts(last)) --last;
+    if (innermost == order.rend() || last < batch || *innermost != last) return std::nullopt;
 
     Dims exchanged;  // the axes of `shape` in the order of the exchanged result
     const int64_t rank = static_cast<int64_t>(shape.size());

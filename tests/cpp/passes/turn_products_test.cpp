@@ -28,6 +28,8 @@ const Case kCases[] = {
      true, 1},
     {"rows innermost but for axes of one",
      "%d = reshape %c : f32[6,1,4,3,1]\n%r = permute %d order=[0,3,2,1,4] : f32[6,3,4,1,1]\nreturn %r", true, 0},
+    {"an outer axis of the rows innermost",
+     "%d = reshape %c : f32[6,2,2,3]\n%r = permute %d order=[0,3,2,1] : f32[6,3,2,2]\nreturn %r", false, 1},
     {"columns innermost", "%r = permute %c order=[1,0,2] : f32[4,6,3]\nreturn %r", false, 1},
     {"batches innermost", "%r = permute %c order=[1,2,0] : f32[4,3,6]\nreturn %r", false, 1},
     {"rows and columns in one axis",
