@@ -9,16 +9,9 @@ import tensorflow as tf
 
 from trainc.tensorflow import compat
 from trainc.tensorflow.draws import STATE_TYPE
-from trainc.tensorflow.lowering import Lowered
+from trainc.tensorflow.lowering import Lowered, is_variable, type_of
 from trainc.xla import modules
 from trainc.xla.plans import TARGET, XlaPlan
-
-# MLIR's names of the dtypes that constants have
-_ELEMENTS = {
-    tf.float64: "f64", tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.int64: "i64", tf.int32: "i32",
-    tf.int16: "i16", tf.int8: "i8", tf.bool: "i1", tf.uint64: "ui64", tf.uint32: "ui32", tf.uint16: "ui16", tf.uint8: "ui8",
-    tf.complex64: "complex<f32>", tf.complex128: "complex<f64>",
-}  # fmt: skip
 
 
 class Called:
@@ -30,7 +23,7 @@ class Called:
         self._lowered = lowered
         self._drawn_from = [state.handle] if state is not None else []
         self._constants = [tf.constant(c) for c in lowered.constants]
-        types = [*lowered.argument_types, *(_type_of(c) for c in self._constants), *(STATE_TYPE for _ in self._drawn_from)]
+        types = [*lowered.argument_types, *(type_of(c) for c in self._constants), *(STATE_TYPE for _ in self._drawn_from)]
         self._module = modules.calling(plan.name, types, lowered.result_types, plan.aliases(lowered.given_away))
         self._function = tf.function(self._body, autograph=False, jit_compile=True)
 
@@ -39,11 +32,11 @@ class Called:
 
     def _body(self, *arguments: Any) -> list[Any]:
         lowered = self._lowered
-        values = [_read(v) for v in lowered.variables]
+        captured = [_read(c) if is_variable(c) else c for c in lowered.captured]
         state = [_read(v) for v in self._drawn_from]
         specs = [*lowered.specs, *(tf.TensorSpec(s.shape, s.dtype) for s in state)]
-        given = compat.call_module(self._module, [*arguments, *lowered.captured, *values, *self._constants, *state], specs)
-        changed = [*(lowered.variables[place] for place in lowered.updated), *self._drawn_from]
+        given = compat.call_module(self._module, [*arguments, *captured, *self._constants, *state], specs)
+        changed = [*(lowered.captured[place] for place in lowered.updated), *self._drawn_from]
         results = len(given) - len(changed)
         for variable, value in zip(changed, given[results:], strict=True):
             tf.raw_ops.AssignVariableOp(resource=variable, value=value)
@@ -52,10 +45,6 @@ class Called:
 
 def _read(variable: Any) -> Any:
     return tf.raw_ops.ReadVariableOp(resource=variable, dtype=compat.shape_of_variable(variable).dtype)
-
-
-def _type_of(constant: Any) -> str:
-    return f"tensor<{''.join(f'{n}x' for n in constant.shape)}{_ELEMENTS[constant.dtype]}>"
 
 
 @functools.cache

@@ -45,6 +45,23 @@ def test_a_loop_of_ones_own():
     assert "0 calls" in str(trainc.explain(step))
 
 
+def test_what_is_captured_is_taken_in_its_order():
+    """A tensor between two variables, all of one shape, and one of another shape behind them."""
+
+    def make():
+        first, second, row = tf.Variable(2.0), tf.Variable(3.0), tf.Variable([1.0, 2.0])
+        between, behind = tf.constant(np.array(0.5, "float32")), tf.constant(np.array([7.0, 5.0, 1.0], "float32"))
+
+        def step(x):
+            y = (x * first + between) * second
+            row.assign_add(row * tf.reduce_sum(y))
+            return y, tf.reduce_sum(behind) * row
+
+        return step, [first, second, row]
+
+    beside_xla(make, (X,), (X,))
+
+
 def test_variables_are_updated_where_they_lie():
     step, variables = mlp()
     step = trainc.function(step)
