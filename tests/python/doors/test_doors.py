@@ -213,3 +213,21 @@ def test_zeros_without_memory_are_pytorchs():
     model, zeros = trainc.compile(nn.Linear(4, 2)), torch._efficientzerotensor(3, 4)
     model(torch.ones(3, 4))
     torch.testing.assert_close(model(zeros), model(torch.zeros(3, 4)))
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_graph_that_ends_early_hands_its_sizes_out(gradients, monkeypatch):
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    layer = torch.nn.Linear(4, 3)
+
+    def forward(x):
+        y, rows = layer(x), x.shape[0]
+        torch._dynamo.graph_break()
+        return y * rows
+
+    torch.compiler.reset()
+    called = torch.compile(forward, backend="trainc", dynamic=True)
+    with torch.set_grad_enabled(gradients):
+        for rows in (5, 6, 7):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(called(x), layer(x) * rows)

@@ -32,6 +32,10 @@ class Outputs:
         output = next(iter(gm.graph.find_nodes(op="output")))
         self._nodes = list(output.args[0])
         inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+        # Dynamo hands sizes and the like out of a graph that it ends early.
+        self._numbers = {i: node for i, node in enumerate(self._nodes[:count]) if isinstance(node, (int, float, complex))}
+        for i in self._numbers:
+            self._nodes[i] = None
         self._of_inputs: list[tuple[int, int, tuple]] = []  # (output, the input that it is a part of, where)
         self._of_outputs: list[tuple[int, int, tuple]] = []
         together: dict[Node, list[int]] = defaultdict(list)
@@ -47,7 +51,7 @@ class Outputs:
         for root, group in together.items():
             self._lie_together(root, group)
         self._count = count
-        if self._of_inputs or self._of_outputs:
+        if self._numbers or self._of_inputs or self._of_outputs:
             output.args = (tuple(self._nodes),)
         self._copied: list[int] = []
         self._with_gaps: list[tuple[int, torch.Size, tuple[int, ...]]] = []
@@ -83,6 +87,8 @@ class Outputs:
 
     def __call__(self, results: list[Any], inputs: Sequence[Tensor]) -> tuple[list[Any], dict[int, Tensor]]:
         """What the caller gets of the plan's results; those of the plan's, by their places, that he gets parts of alone."""
+        for i, number in self._numbers.items():
+            results[i] = number
         for i in self._copied:
             results[i] = results[i].clone()
         for i, shape, strides in self._with_gaps:
