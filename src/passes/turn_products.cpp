@@ -25,6 +25,16 @@ int64_t axes_of(const Dims& shape, int64_t from, int64_t size) {
   return product == size ? at - from : -1;
 }
 
+/// Whether an operand of a contraction is made of windows: a convolution, whose kernels and calls know its rows as
+/// places.
+bool reads_windows(N operand) {
+  while (is_movement(operand->op) || operand->op == Op::Cast) {
+    if (operand->op == Op::Window) return true;
+    operand = operand->in(0);
+  }
+  return false;
+}
+
 class Turning {
  public:
   explicit Turning(const Graph& graph) {
@@ -43,7 +53,8 @@ class Turning {
       if (uses_.at(at) != 1) return std::nullopt;
       reshaped |= at->op == Op::Reshape;
     }
-    if (at->op != Op::Contract || uses_.at(at) != 1) return std::nullopt;
+    if (at->op != Op::Contract || uses_.at(at) != 1 || reads_windows(at->in(0)) || reads_windows(at->in(1)))
+      return std::nullopt;
     const int64_t batch = axes_of(shape, 0, at->shape()[0]);
     const int64_t rows = batch < 0 ? -1 : axes_of(shape, batch, at->shape()[1]);
     const int64_t columns = rows < 0 ? -1 : axes_of(shape, batch + rows, at->shape()[2]);

@@ -58,6 +58,14 @@ TEST(TurnProducts, SameBitsAndNoPermuteWhereRowsAreInnermost) {
   }
 }
 
+TEST(TurnProducts, ConvolutionsStay) {
+  const Graph after = turn_products(parse(
+      "%a = input index=0 : f32[1,8,3]\n%w = input index=1 : f32[1,4,6]\n%x = window %a axes=[1] size=[2] step=[1] "
+      "dilation=[1] : f32[1,7,3,2]\n%y = reshape %x : f32[1,7,6]\n%c = contract %y %w : f32[1,7,4]\n%r = permute %c "
+      "order=[0,2,1] : f32[1,4,7]\nreturn %r\n"));
+  EXPECT_EQ(after.outputs[0].value->op, Op::Permute);
+}
+
 TEST(TurnProducts, OriginsOfTheProductStay) {
   const Graph after = turn_products(
       parse("%a = input index=0 : f32[1,4,5]\n%b = input index=1 : f32[1,3,5]\n%c = contract %a %b : f32[1,4,3]   // "

@@ -12,11 +12,23 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "distributed" / "tr
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
+SAME = "weights are the same on all ranks"
+ABORTED = "terminate called without an active exception"
+
+
 def losses(folder, *words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run([*TORCHRUN, *words], capture_output=True, text=True, timeout=100, env=environment)
+
+    def run():
+        return subprocess.run([*TORCHRUN, *words], capture_output=True, text=True, timeout=100, env=environment)
+
+    done = run()
+    # Threads of gloo that still hold a tensor when Python ends abort the process, with trainc and without, on a busy machine now
+    # and then (pytorch/pytorch#179291). All that the program had to do is done then.
+    if done.returncode != 0 and ABORTED in done.stderr and SAME in done.stdout:
+        done = run()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "weights are the same on all ranks" in done.stdout and "runs in PyTorch" not in done.stderr, done.stderr
+    assert SAME in done.stdout and "runs in PyTorch" not in done.stderr, done.stderr
     return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)], done.stderr
 
 
@@ -27,13 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def eager(folder):
-    words = (str(EXAMPLE), "--eager", "--steps", "4")
-    try:
-        return losses(folder, *words)[0]
-    except AssertionError as ended:  # PyTorch alone, seen once on a busy machine: it aborts as it takes its group down
-        if "terminate called without an active exception" not in str(ended):
-            raise
-    return losses(folder, *words)[0]
+    return losses(folder, str(EXAMPLE), "--eager", "--steps", "4")[0]
 
 
 def test_the_example(folder, eager):
