@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from trainc.torch.run import gloo_threads
+
 RANKS = int(os.environ.get("TRAINC_TEST_RANKS", "2"))  # in a rank's process: of how many it is one
 
 
@@ -92,6 +94,7 @@ def join_group(rank: int, folder: str, seconds: float = 60) -> None:
 def leave_group() -> None:
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    gloo_threads.wait_for_rest()  # before Python ends: a rank of eager's alone has no hook of trainc's at its end
 
 
 def told(rank: int, folder: str, found: dict) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat
+from trainc.torch.run import gloo_threads as gloo_threads  # at the program's end it waits for them
 
 SHARDED = ("FSDPModule", "FullyShardedDataParallel")
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
