@@ -165,6 +165,7 @@ std::string report(const CoreExecutable& e) {
     if (s.kind == StepKind::Product) step["aligned"] = rows_at_16_bytes(s.product);
     if (s.guard >= 0) step["guard"] = (s.guard_value ? "" : "not ") + p.buffers[s.guard].name;
     if (s.kind == StepKind::Start) step["operation"] = s.target;
+    if (s.token >= 0) step["token"] = s.token;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
   }
@@ -358,7 +359,9 @@ nb::tuple layout(const plan::Buffer& b) {
 json json_of(const runtime::StepTime& time) {
   json parts = json::array();
   for (const runtime::Part& part : time.parts) parts.push_back({part.thread, part.start, part.seconds});
-  return {{"start", time.start}, {"seconds", time.seconds}, {"thread", time.thread}, {"parts", std::move(parts)}};
+  json made = {{"start", time.start}, {"seconds", time.seconds}, {"thread", time.thread}, {"parts", std::move(parts)}};
+  if (time.over > 0) made["over"] = time.over;
+  return made;
 }
 
 std::unique_ptr<CoreExecutable> executable_of(plan::Plan plan, const std::string& device, json compile_record) {

@@ -19,6 +19,10 @@ class PythonFlight : public runtime::InFlight {
     const nb::gil_scoped_acquire lock;
     flight().attr("finish")();
   }
+  double over_at() override {
+    const nb::gil_scoped_acquire lock;
+    return nb::cast<double>(flight().attr("over_at"));
+  }
   void cancel() override {
     const nb::gil_scoped_acquire lock;
     flight().attr("cancel")();
@@ -61,7 +65,9 @@ void bind_operation(nb::module_& m) {
       "Who begins the steps of plans that start `name`: `make(arguments as JSON, [(dtype, shape, strides)])`, once for "
       "each step when its plan is loaded, gives what is called with the pointers of the step's buffers (operands, then "
       "results) and gives an object with `over(seconds)`, whether it is over after at most so long; `finish()`, called "
-      "then, which raises what it failed with; and `cancel()`, after which it touches these buffers no more.");
+      "then, which raises what it failed with; `over_at`, read before that: when it was over, by time.perf_counter(), "
+      "or 0.0; "
+      "and `cancel()`, after which it touches these buffers no more.");
 }
 
 }  // namespace trainc::bindings

@@ -47,12 +47,15 @@ struct CpuExecutable::Impl {
   std::vector<StepTime> times;               // by step, of the last profiled run; under the short lock
   std::optional<Poison> poison;
   std::vector<std::unique_ptr<Operation>> operations;  // by step: of Starts
+  std::vector<size_t> started_by;                      // by token: the Start
   size_t tokens = 0;
 
   explicit Impl(const plan::Plan& p) : plan(p), code(plan.kernels) {
     if (environment_lists("TRAINC_DEBUG", "poison")) poison.emplace(plan);
     for (const plan::Step& s : plan.steps) {
       const bool start = s.kind == plan::StepKind::Start;
+      if (start)
+        started_by.resize(std::max<size_t>(started_by.size(), s.token + 1)), started_by[s.token] = operations.size();
       operations.push_back(start ? make_operation(plan, s) : nullptr);
       tokens += start;
     }
@@ -136,7 +139,9 @@ struct CpuExecutable::Impl {
           gather(run, step, step.arguments, run.arguments[i]);
           run.flights.add(step, operations[i]->start(run.arguments[i]));
           break;
-        case plan::StepKind::Wait: run.flights.wait(step.token, call.check_signals); break;
+        case plan::StepKind::Wait:
+          run.flights.wait(step.token, call.check_signals, profile ? &run.times[started_by[step.token]].over : nullptr);
+          break;
       }
       for (int b : dies_after[i]) run.owners[b].reset(), run.pointers[b] = nullptr;
       if (poison) poison->after(i, run.pointers);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/short_lock.h"
+#include "runtime/times.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -52,7 +53,7 @@ class OwnThread : public InFlight {
       } catch (...) { error = std::current_exception(); }
       work = nullptr;  // before it is over: what it holds may be of the run
       const std::lock_guard lock(shared->mutex);
-      shared->error = std::move(error), shared->over = true;
+      shared->error = std::move(error), shared->over = true, shared->over_at = monotonic_seconds();
       shared->changed.notify_all();
     }).detach();  // a forked child could neither join nor destroy it
   }
@@ -66,6 +67,7 @@ class OwnThread : public InFlight {
   void check() override {
     if (shared_->error) std::rethrow_exception(std::exchange(shared_->error, nullptr));
   }
+  double over_at() override { return shared_->over_at; }
   void cancel() override {
     if (getpid() == shared_->process) shared_->stop.request_stop();
   }
@@ -77,6 +79,7 @@ class OwnThread : public InFlight {
     std::mutex mutex;
     std::condition_variable changed;
     bool over = false;
+    double over_at = 0;
     std::exception_ptr error;
   };
   std::shared_ptr<Shared> shared_;
@@ -129,7 +132,7 @@ void OperationsInFlight::add(const plan::Step& start, std::unique_ptr<InFlight> 
   flights_.at(start.token) = {std::move(flight), &start};
 }
 
-void OperationsInFlight::wait(int token, const std::function<void()>& check_signals) {
+void OperationsInFlight::wait(int token, const std::function<void()>& check_signals, double* over_at) {
   Flight& f = flights_.at(token);
   require(f.flight != nullptr, fmt::format("token {} is waited for, and was not started", token));
   bool over = false;
@@ -145,7 +148,10 @@ void OperationsInFlight::wait(int token, const std::function<void()>& check_sign
     if (!over && check_signals) check_signals();
   }
   const std::unique_ptr<InFlight> flight = std::move(f.flight);
-  named(*f.start, [&] { flight->check(); });
+  named(*f.start, [&] {
+    if (over_at) *over_at = flight->over_at();
+    flight->check();
+  });
 }
 
 void OperationsInFlight::cancel_all() noexcept {

@@ -25,6 +25,8 @@ class InFlight {
   virtual bool over_within(std::chrono::milliseconds) = 0;
   /// Throws what it failed with. Asked once, when it is over.
   virtual void check() = 0;
+  /// When it was over, in monotonic_seconds(); 0: nobody knows. Asked when it is over, before `check`.
+  virtual double over_at() { return 0; }
   /// Nobody wants its results any more: it should be over soon. It still has its memory until it is.
   virtual void cancel() {}
 };
@@ -57,8 +59,8 @@ class OperationsInFlight {
 
   void add(const plan::Step& start, std::unique_ptr<InFlight> flight);
   /// Returns when it is over; `check_signals` (may be empty) is called meanwhile. Throws what it failed with, with the
-  /// name of its Start.
-  void wait(int token, const std::function<void()>& check_signals);
+  /// name of its Start. `over`, where given, is when it was over (`over_at`).
+  void wait(int token, const std::function<void()>& check_signals, double* over = nullptr);
   /// Cancels all that is in flight and waits until it is over: nobody touches the run's memory afterwards. Errors of
   /// theirs are nobody's any more.
   void cancel_all() noexcept;

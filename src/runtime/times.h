@@ -16,6 +16,7 @@ struct StepTime {
   double start = 0, seconds = 0;
   int64_t thread = 0;       // that called; the only one where `parts` is empty
   std::vector<Part> parts;  // of each parallel_for within; in no order
+  double over = 0;          // of a Start: when what it began was over; 0: nobody knows
 };
 
 double monotonic_seconds();

@@ -113,6 +113,18 @@ TEST_F(Async, ItBeginsBeforeItsWait) {
   expect_right();
 }
 
+// It is woken by a kernel that the plan runs meanwhile: so it was over after that kernel began.
+TEST_F(Async, ATimedRunTellsWhenItWasOver) {
+  CpuExecutable e(overlapping(R"({"gate": 0})"));
+  e.profile = true;
+  run(e);
+  const std::vector<StepTime> times = e.step_times();
+  ASSERT_EQ(times.size(), 6u);
+  EXPECT_GE(times[1].over, times[2].start);  // of the Start
+  EXPECT_LE(times[1].over, times[4].start + times[4].seconds);
+  EXPECT_EQ(times[2].over, 0);
+}
+
 TEST_F(Async, InPlaceAndStored) {
   CpuExecutable e(load(save(overlapping(R"({"gate": 0})", true))));
   run(e);

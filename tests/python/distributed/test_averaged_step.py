@@ -2,6 +2,7 @@
 it is full; where a rank cannot, all ranks train as before, or it averages in PyTorch what the others' plans wait for. Two
 processes, this file as a program."""
 
+import json
 import os
 import sys
 import time
@@ -143,6 +144,23 @@ def explained(step):
     return bool(plans), [(each["kind"], each["name"]) for each in steps], str(__import__("trainc").explain(step))
 
 
+def timed(rank, step, folder):
+    """What a report of a timed step has of what ran beside the kernels: [start, seconds, waited], of a plan of so many seconds;
+    the page's lane; events of the trace."""
+    import trainc
+
+    with trainc.profile(step):
+        step(data(rank, 0, 6))
+    report = trainc.report(step, f"{folder}/page{rank}.html")
+    (phase,) = report.figures.phases
+    with open(report.path) as file:
+        lane = file.read().partition("<small>network</small>")[2].partition("</svg>")[0]
+    trace = json.loads(trainc.report(step, f"{folder}/trace{rank}.json").path.read_text())
+    events = [e["ph"] for e in trace["traceEvents"] if e.get("cat") == "network"]
+    beside = [[each.start, each.seconds, each.waited] for each in phase.beside]
+    return {"beside": beside, "end": phase.end, "marks": lane.count("<rect"), "events": events}
+
+
 def raising(rank):
     """A rank that raises before its backward: the other's error, not a hang."""
     import trainc
@@ -180,7 +198,8 @@ def main(rank, folder):
         whole, steps, text = explained(step)
         print(f"{name}: {time.process_time():.1f} s", flush=True)
         found[name] = {**own, "whole": whole, "steps": steps, "text": text}
-    found["again"] = train(rank, "clipped", True)[0]["weights"]
+    again, step = train(rank, "clipped", True)
+    found["again"], found["timed"] = again["weights"], timed(rank, step, folder)
     ranks.told(rank, folder, found)
     ranks.leave_group()
 
@@ -250,6 +269,17 @@ def test_who_comes_late_hears_what_was_decided():
         store = torch.distributed.HashStore()
         assert not agreed(store, 1 - late, 2, "a", 0.2)
         assert not agreed(store, late, 2, "a", 0.3)
+
+
+def test_a_report_shows_what_ran_beside_the_kernels(found):
+    for rank in found:
+        buckets = sum(kind == "start" for kind, _ in rank["clipped"]["steps"])
+        told = rank["timed"]
+        assert len(told["beside"]) == told["marks"] == buckets > 1
+        assert sorted(told["events"]) == ["b"] * buckets + ["e"] * buckets
+        for start, seconds, waited in told["beside"]:
+            assert 0 <= start and 0 < seconds and 0 <= waited <= seconds
+            assert start + seconds <= told["end"]  # the update, which needs it, is the last
 
 
 if __name__ == "__main__":

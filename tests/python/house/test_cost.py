@@ -92,7 +92,10 @@ PLANS = (
     "base/config.py", "base/options.py", "base/plans.py", "base/tuning.py", "jax/split.py", "torch/joint/*.py",
     "torch/graph/*.py", "torch/numbers/*.py", "torch/run/*.py",
 )  # fmt: skip
-NO_CHOICE = {("trainc.base.options", "MOST")}  # "none"
+NO_CHOICE = {("trainc.base.options", "MOST")} | {  # "none"
+    ("trainc.torch.run.gloo_threads", name)
+    for name in ("LOOKS", "PAUSE", "LIMIT")  # how a program's end is waited for
+}
 PACKAGE = ROOT / "python" / "trainc"
 
 

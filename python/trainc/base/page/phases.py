@@ -55,6 +55,18 @@ class Kernel:
 
 
 @dataclasses.dataclass
+class Beside:
+    """What a step of the plan began, and the plan waited for later: a collective. It ran beside the kernels."""
+
+    name: str
+    operation: str
+    start: float  # as a kernel's
+    seconds: float  # until it was over
+    waited: float  # of these, those in which the plan had nothing else to do
+    origins: list[str]
+
+
+@dataclasses.dataclass
 class Block:
     """Memory that a plan uses, for steps `first` to `last`."""
 
@@ -90,6 +102,7 @@ class Phase:
     temporary: int
     kept: int
     steps: int
+    beside: list[Beside] = dataclasses.field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -108,6 +121,8 @@ class Phase:
             kernel.start += by
             for part in kernel.parts:
                 part.start += by
+        for flight in self.beside:
+            flight.start += by
 
     def peak(self) -> tuple[int, int]:
         """(the first step at which most bytes are in use, so many); memory in which several lie counts once."""
@@ -197,8 +212,22 @@ def _phase(name: str, plan: Any) -> Phase:
     return Phase(
         name, report["name"], inner.text() if inner is not None else "", getattr(plan, "graph", None), kernels,
         [_block(buffer, len(steps)) for buffer in layout["buffers"]], report.get("temp_bytes", 0), report.get("saved_bytes", 0),
-        len(steps),
+        len(steps), _beside(steps),
     )  # fmt: skip
+
+
+def _beside(steps: list[dict]) -> list[Beside]:
+    """Of the last timed run."""
+    waits = {step["token"]: step for step in steps if step["kind"] == "wait"}
+    found = []
+    for step in steps:
+        if step["kind"] != "start" or "over" not in step.get("time", {}):
+            continue
+        start, over = step["time"]["start"], step["time"]["over"]
+        waited = max(0.0, over - waits[step["token"]]["time"]["start"])
+        origins = list(dict.fromkeys(filter(None, step.get("origins", []))))
+        found.append(Beside(step["name"], step["operation"], start, over - start, waited, origins))
+    return found
 
 
 def _block(b: dict, steps: int) -> Block:
@@ -216,4 +245,4 @@ def _name_makers(phases: list[Phase]) -> None:
         block.line = made.get(block.offset, block.line)
 
 
-__all__ = ["Block", "Kernel", "Part", "Phase", "line_of", "phases_of"]
+__all__ = ["Beside", "Block", "Kernel", "Part", "Phase", "line_of", "phases_of"]

@@ -73,6 +73,7 @@ def timeline(figures: Figures) -> str:
         f"<small>thread {i + 1}</small>{shapes(TALL, _lane(figures, thread, scale), f'thread {i + 1}', 'marks')}"
         for i, thread in enumerate(threads[:LANES])
     )
+    lanes += _beside(figures, scale)
     more = f"<p class=soft>{len(threads) - LANES} more threads ran kernels, too.</p>" if len(threads) > LANES else ""
     axis = "".join(
         f'<span style="left:{scale.at(t) / WIDE:.2%}">{seconds_text(t) if t else "0"}</span>'
@@ -84,6 +85,27 @@ def timeline(figures: Figures) -> str:
         shares[k.line] = shares.get(k.line, 0.0) + k.seconds / figures.seconds
     lanes = f"<small></small><div class=band>{band}</div>{lanes}<small></small><div class=axis>{axis}</div>"
     return f"<figure><div class=wide><div class=lanes>{lanes}</div></div>{more}{legend(figures, shares)}</figure>"
+
+
+def _beside(figures: Figures, scale: Scale) -> str:
+    """A lane of what ran beside the kernels, where there was any; of those that overlap each a row."""
+    rows: list[float] = []  # when the last of each row is over
+    boxes = []
+    for flight in sorted((f for phase in figures.phases for f in phase.beside), key=lambda f: f.start):
+        end = flight.start + flight.seconds
+        row = next((i for i, until in enumerate(rows) if until <= flight.start), len(rows))
+        rows[row : row + 1] = [end]
+        title = (
+            f"{flight.name} ({flight.operation})\n{seconds_text(flight.seconds)} beside the kernels, "
+            f"{seconds_text(flight.waited)} of them waited for"
+        )
+        x = scale.at(flight.start)
+        boxes.append((row, x, scale.at(end) - x, "\n".join([title, *flight.origins[:1]])))
+    if not boxes:
+        return ""
+    tall = TALL / len(rows)
+    drawn = "".join(box(x, row * tall, wide, tall, "c0", title) for row, x, wide, title in boxes)
+    return f"<small>network</small>{shapes(TALL, drawn, 'network', 'marks')}"
 
 
 def _lane(figures: Figures, thread: int, scale: Scale) -> str:

@@ -25,6 +25,9 @@ def trace(figures: Figures) -> dict:
                 if part.thread != kernel.thread:
                     lines = {"lines": kernel.origins}
                     events.append(_event(kernel.name, "part", part.thread, part.start, part.seconds, lines))
+        for number, flight in enumerate(phase.beside):
+            about = {"lines": flight.origins, "operation": flight.operation, "waited": flight.waited}
+            events += _arrow(flight.name, f"{phase.plan} {number}", flight.start, flight.seconds, about)
     told = {"timed": figures.timed, "one_step": figures.one_step}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
 
@@ -35,6 +38,13 @@ def _about(kernel: Kernel) -> dict:
 
 def _named(what: str, thread: int, name: str) -> dict:
     return {"ph": "M", "name": what, "pid": 1, "tid": thread, "args": {"name": name}}
+
+
+def _arrow(name: str, number: str, start: float, seconds: float, about: dict) -> list[dict]:
+    """An asynchronous event: several may overlap, and no thread has them."""
+    shared = {"name": name, "cat": "network", "id": number, "pid": 1, "tid": 0}
+    begin, end = round(start * 1e9) / 1e3, round((start + seconds) * 1e9) / 1e3
+    return [{**shared, "ph": "b", "ts": begin, "args": about}, {**shared, "ph": "e", "ts": end}]
 
 
 def _event(name: str, kind: str, thread: int, start: float, seconds: float, about: dict) -> dict:

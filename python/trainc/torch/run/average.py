@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class Flight:
 
     def __init__(self, average: Average, bucket: Bucket, gradients: Sequence[Tensor], results: Sequence[Tensor]):
         self._average, self._bucket, self._results = average, bucket, results
-        self._over = threading.Event()
+        self._over, self.over_at = threading.Event(), 0.0
         with torch.no_grad(), compat.DisableAutocast():
             if average.hook == "":
                 share = 1.0 / average.group.size()
@@ -81,7 +82,11 @@ class Flight:
                 for part, gradient in zip(bucket.gradients(), gradients, strict=True):
                     part.copy_(gradient)
             self._future = hooks()[average.hook](average.group, bucket)
-        self._future.add_done_callback(lambda _: self._over.set())
+        self._future.add_done_callback(self._done)
+
+    def _done(self, _: Any) -> None:
+        self.over_at = time.perf_counter()
+        self._over.set()
 
     def over(self, seconds: float) -> bool:
         return self._over.wait(seconds)
