@@ -115,8 +115,17 @@ TENSORFLOW ?= 2.21.0
 test-tensorflow: build .venv-tensorflow-$(TENSORFLOW)/python.stamp  ## trainc.function and Keras on TensorFlow, in an environment of its own (TENSORFLOW=2.21.0)
 	PYTHONPATH=$(CURDIR)/python .venv-tensorflow-$(TENSORFLOW)/bin/python -m pytest tests/python/tf $(ARGS)
 
-test-distributed: build  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples
-	TRAINC_MORE_RANKS=1 pytest tests/python/distributed $(ARGS)
+.venv-ray-%/python.stamp: .venv/package.stamp
+	.venv/bin/python -m venv .venv-ray-$*
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-ray-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-ray-$*/bin/pip install --quiet 'ray[train]==$*'
+	@touch $@
+
+RAY ?= 2.60.0
+
+test-distributed: build .venv-ray-$(RAY)/python.stamp  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples, Ray Train's (RAY=2.60.0) too
+	PYTHONPATH=$(CURDIR)/python TRAINC_MORE_RANKS=1 .venv-ray-$(RAY)/bin/python -m pytest tests/python/distributed $(ARGS)
 
 test-page: build  ## trainc.report's pages in Chromium, which it installs; pictures of them in build/page
 	@command -v chromium > /dev/null || \
