@@ -183,6 +183,7 @@ REASONS_OF_DATA = (
 )  # fmt: skip
 # in its messages
 REASON_OF_REAL_TENSORS = "convert all Tensors to FakeTensors first"
+REASON_OF_COLLECTIVES = "for effect EffectType.ORDERED which came from the function c10d."
 
 
 def schema_of(operator: Any) -> Any:

@@ -694,6 +694,24 @@ def group():
     torch.distributed.destroy_process_group()
 
 
+def test_a_collective_in_a_step_is_told_in_words(group):
+    """REASON_OF_COLLECTIVES is what PyTorch's trace says of one."""
+    import trainc
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def body(x):
+        model(x).sum().backward()
+        torch.distributed.all_reduce(model.weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with pytest.raises(trainc.UserError, match=r"test_compat.py:\d+: processes talk to each other here"):
+        trainc.train_step(body)(torch.ones(3, 2))
+    assert model.weight.grad is None
+
+
 def test_a_wrapper_for_several_processes_and_its_group(group):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

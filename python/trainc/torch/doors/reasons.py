@@ -22,6 +22,11 @@ def reason_of(error: BaseException, otherwise: str) -> str:
         text = f"{what}, which is not known while it is traced{otherwise}"
     elif meets_a_real_tensor(error):
         text = "uses a tensor that no module holds (a global, an element of a list); as a buffer of the module it is an input"
+    elif compat.REASON_OF_COLLECTIVES in text:
+        text = (
+            "processes talk to each other here, which no plan of a whole step does: train DistributedDataParallel(model), whose "
+            "gradients a step averages itself, or compile the model and its optimizer by trainc.compile"
+        )
     return f"{line}: {text}" if line else text
 
 
