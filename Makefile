@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-distributed test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-distributed test-cuda test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -126,6 +126,9 @@ RAY ?= 2.60.0
 
 test-distributed: build .venv-ray-$(RAY)/python.stamp  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples, Ray Train's (RAY=2.60.0) too
 	PYTHONPATH=$(CURDIR)/python TRAINC_MORE_RANKS=1 .venv-ray-$(RAY)/bin/python -m pytest tests/python/distributed $(ARGS)
+
+test-cuda: build  ## steps of five models for a GPU, without one: each kernel's text on the host against the reference, NVRTC's table, the driver's calls
+	TRAINC_ALL_GPU_STEPS=1 pytest -s tests/python/devices/test_gpu_steps.py $(ARGS)
 
 test-page: build  ## trainc.report's pages in Chromium, which it installs; pictures of them in build/page
 	@command -v chromium > /dev/null || \

@@ -2,17 +2,19 @@
 #pragma once
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <stdexcept>
 
 #include "emit/cuda/emit.h"
 #include "emit/cuda/prelude.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/executable.h"
 
 namespace trainc::testing {
@@ -108,21 +110,27 @@ static void mma(float* c, const float* a, const float* b) { mma_by_definition(c,
 /// Changes the text that is compiled: a test's own mistake of the printer.
 using Mistake = std::function<void(std::string& text)>;
 
-/// Kernels come as nests, and run as the text that the printer makes of them.
+/// Kernels come as nests, and run as the text that the printer makes of them. Throws std::runtime_error where that text
+/// is not what a host can be given. Products of the vendor's library are computed as it is asked for them.
 class HostDriver : public runtime::cuda::NullDriver {
  public:
+  explicit HostDriver(std::string compiler) : compiler_(std::move(compiler)) {}
   std::string architecture() const override { return "interpret"; }
 
   void add(const plan::Kernel& kernel, emit::cuda::Entry entry) {
-    const auto [at, fresh] =
-        names_.try_emplace(std::string(kernel.code.begin(), kernel.code.end()), "k" + std::to_string(names_.size()));
+    const std::string code(kernel.code.begin(), kernel.code.end());
+    if (names_.contains(code)) return;
+    loop::LoopNest nest = loop::parse(code);
+    nest.name = "k";  // kernels of equal layers differ in name and lines alone
+    nest.origins.clear();
+    nest.bytes = nest.flops = 0;
+    const auto [at, fresh] = distinct_.try_emplace(loop::print(nest), "k" + std::to_string(distinct_.size()));
+    names_[code] = nest.name = at->second;
     if (!fresh) return;
-    loop::LoopNest nest = loop::parse(at->first);
-    nest.name = at->second;
     std::string text = emit::cuda::source(nest, entry);
     const std::string ptx = emit::cuda::kPtx;
     const size_t begin = text.find(ptx);
-    ASSERT_NE(begin, std::string::npos);
+    if (begin == std::string::npos) throw std::runtime_error("the text of " + kernel.name + " has no PTX to replace");
     text.replace(begin, ptx.size(), kHostPtx);
     if (mistake) mistake(text);
     size_t arguments = 0;
@@ -143,6 +151,8 @@ class HostDriver : public runtime::cuda::NullDriver {
   void add(const plan::Plan& plan) {
     for (const plan::Kernel& k : plan.kernels) add(k, emit::cuda::Entry::Plan);
   }
+  /// How many kernels were added that differ in more than their names.
+  size_t distinct() const { return distinct_.size(); }
 
   /// All that was added, in one shared object.
   void compile() {
@@ -150,21 +160,26 @@ class HostDriver : public runtime::cuda::NullDriver {
     const std::filesystem::path stem =
         std::filesystem::temp_directory_path() / fmt::format("trainc_text_{}_{}", getpid(), ++made);
     std::ofstream(stem.string() + ".cpp") << kHost << source_;
-    const std::string command = std::string(TRAINC_CXX) + " -std=c++17 -O0 -w -ffp-contract=off -shared -fPIC -o " +
-                                stem.string() + ".so " + stem.string() + ".cpp";
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
-    handle_ = dlopen((stem.string() + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(handle_, nullptr) << dlerror();
+    const std::string command = compiler_ + " -std=c++17 -O0 -w -ffp-contract=off -shared -fPIC -o " + stem.string() +
+                                ".so " + stem.string() + ".cpp";
+    const bool compiled = std::system(command.c_str()) == 0;
+    if (compiled) handle_ = dlopen((stem.string() + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
     std::filesystem::remove(stem.string() + ".cpp");
     std::filesystem::remove(stem.string() + ".so");
+    if (!compiled) throw std::runtime_error("it does not compile: " + command);
+    if (!handle_) throw std::runtime_error(dlerror());
   }
 
   runtime::cuda::Function load(const plan::Kernel& k) override {
-    void* run = dlsym(handle_, ("run_" + names_.at(std::string(k.code.begin(), k.code.end()))).c_str());
-    EXPECT_NE(run, nullptr);
-    return run;
+    const std::string run = "run_" + names_.at(std::string(k.code.begin(), k.code.end()));
+    void* found = dlsym(handle_, run.c_str());
+    if (!found) throw std::runtime_error("no function " + run);
+    return found;
   }
   void unload(runtime::cuda::Function) override {}
+  void copy(void* to, const void* from, int64_t bytes, runtime::cuda::Stream) override {
+    memcpy(to, from, static_cast<size_t>(bytes));
+  }
   void launch(const runtime::cuda::Launch& l, runtime::cuda::Stream) override {
     using Run = void (*)(void* const* table, const int* slots, const int* first_chunk, int tensors, unsigned* status,
                          int blocks, int threads);
@@ -172,13 +187,18 @@ class HostDriver : public runtime::cuda::NullDriver {
                                       l.status, static_cast<int>(l.blocks), l.threads);
     ++launches;
   }
+  void multiply(const plan::Product& p, const runtime::cuda::Factors& f, runtime::cuda::Stream) override {
+    runtime::cuda::run_on_host(runtime::cuda::cublaslt_call(p), f);
+    ++products;
+  }
 
   Mistake mistake;
-  int64_t launches = 0;
+  int64_t launches = 0, products = 0;
 
  private:
+  const std::string compiler_;
   std::string source_;
-  std::map<std::string, std::string> names_;
+  std::map<std::string, std::string> distinct_, names_;  // by the nest's text, by a kernel's code: the function
   void* handle_ = nullptr;
 };
 

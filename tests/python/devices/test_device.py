@@ -4,12 +4,11 @@ written. The same kernels compile for three architectures, without spills."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
-import pathlib
 
 import loss_rule
 import models
+import nvrtc_table
 import pytest
 import torch
 
@@ -19,7 +18,6 @@ from trainc.base import config, records, report
 from trainc.torch import device
 
 STEPS = 3
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 SMALL = {"vocab_size": 256}
 # Hugging Face's forward writes it into the configuration where it is missing: the first step would run in PyTorch
 CLASSES = {"problem_type": "single_label_classification"}
@@ -102,11 +100,6 @@ def kernels() -> dict[str, str]:
     return {}
 
 
-def plain(nest: str) -> str:
-    """A nest's text without what says nothing to a compiler: identical layers differ there."""
-    return "\n".join(line for line in nest.splitlines() if not line.startswith(("kernel ", "  origin ", "  flops ", "  bytes ")))
-
-
 @pytest.mark.parametrize("name", BUILDERS)
 def test_model_trains_on_the_interpreted_device(name, monkeypatch, tmp_path, kernels):
     monkeypatch.setenv("TRAINC_DEVICE", "interpret")
@@ -128,25 +121,13 @@ def test_model_trains_on_the_interpreted_device(name, monkeypatch, tmp_path, ker
     assert explanation.totals.flops_share >= 0.95, str(explanation)
     broken = loss_rule.violations(found, eager(name), [eager(name, seed) for seed in loss_rule.SEEDS])
     assert not broken, "\n".join(broken)
-    for file in pathlib.Path(tmp_path).rglob("*.loop"):
-        text = file.read_text()
-        kernels.setdefault(plain(text), text)
+    nvrtc_table.collect(tmp_path, kernels)
 
 
 def test_kernels_compile_for_every_architecture(kernels):
     if not kernels:
         pytest.fail("run this test with the models: pytest tests/python/devices/test_device.py")
-    config.name_nvrtc()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        jobs = {(text, gpu): pool.submit(_core.compile_cuda, text, gpu) for text in kernels.values() for gpu in ARCHITECTURES}
-        print(f"\n{len(kernels)} kernels: registers/shared bytes/spilled bytes for {', '.join(ARCHITECTURES)}")
-        spilled = []
-        for text in kernels.values():
-            name = text.split("\n", 1)[0].removeprefix("kernel ")
-            needs = [jobs[text, gpu].result() for gpu in ARCHITECTURES]
-            print(f"{name:50}", "  ".join(f"{registers:3}/{shared:5}/{spills}" for registers, shared, _, spills in needs))
-            spilled += [f"{name} on {gpu}" for gpu, (_, _, _, spills) in zip(ARCHITECTURES, needs, strict=True) if spills]
-    assert not spilled, spilled
+    assert not nvrtc_table.spilled(kernels)
 
 
 def test_device_names_are_checked(monkeypatch):
