@@ -107,7 +107,7 @@ def reasons(verdicts: list[dict], kind_of: Callable[[str], str]) -> str:
     """Of tests that fell back; `kind_of`: a reason without what belongs to the one test."""
     counts: dict[str, set[str]] = collections.defaultdict(set)
     for v in verdicts:
-        if v["class"] == "fell back":
+        if v["class"] in ("fell back", "in parts"):
             for reason in v["reasons"]:
                 counts[re.sub(r"\d+(, \d+)*", "N", kind_of(reason))[:150]].add(v["case"])
     ranked = sorted(counts.items(), key=lambda item: -len(item[1]))

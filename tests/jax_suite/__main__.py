@@ -27,7 +27,8 @@ FILES = (
 )  # fmt: skip
 CLASSES = {
     "compiled": "passed; every function that the test jits was compiled",
-    "fell back": "passed; some function was XLA's, for a reason that was told",
+    "in parts": "passed; some function was compiled in parts, around what is XLA's, and none was XLA's as a whole",
+    "fell back": "passed; some function was XLA's as a whole, for a reason that was told",
     "no jit": "the test jits nothing (by its text: not run), or within a function that is traced already",
     "skipped": "the test skips itself",
     "fails plainly": "fails without us, too",
@@ -36,7 +37,7 @@ CLASSES = {
     "crash": "the process died",
     "hang": "not done in time",
 }
-SUITE = suites.Suite(HERE / "worker.py", "jit", CLASSES, "compiled of those that jit", ("compiled", "fell back"))
+SUITE = suites.Suite(HERE / "worker.py", "jit", CLASSES, "compiled of those that jit", ("compiled", "in parts", "fell back"))
 
 
 def kind_of(reason: str) -> str:

@@ -44,7 +44,8 @@ def judge(test: unittest.TestCase, through: Any) -> dict:
             return {**verdict, "class": "fails plainly", "reason": last_line(told)}
         kind = "looks inside" if seen.looked_inside else "wrong"
         return {**verdict, "class": kind, "reason": last_line(why), "told": why[-6000:]}
-    kind = "fell back" if reasons else "compiled" if seen.records else "no jit"
+    routes = {record.route for record in seen.records}
+    kind = "fell back" if "eager" in routes else "in parts" if reasons else "compiled" if seen.records else "no jit"
     return {**verdict, "class": kind, "reason": reasons[0] if reasons else ""}
 
 

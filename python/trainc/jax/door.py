@@ -18,6 +18,7 @@ import numpy as np
 
 from trainc.base import messages, plans, records, tuning
 from trainc.base.errors import InternalError, NotCompiled, UserError
+from trainc.base.garbage import uncollected
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
 from trainc.jax import calls, compat, split
@@ -106,15 +107,20 @@ class Jitted:
         def body(*args: Any, **kwargs: Any) -> Any:
             if not compat.is_tracing():  # jax_debug_nans and jax_debug_infs run it once more, operation by operation
                 return function(*args, **kwargs)
-            donated = [leaf.donated for leaf in jax.tree.leaves(self._plain.trace(*args, **kwargs).args_info)]
-            traced = self._whole.trace(*args, **kwargs)  # not traced again
-            made = self._made(traced, donated, signatures.of(function, args, kwargs, _arrays_of))
-            if made is None:
-                return self._whole(*args, **kwargs)
-            arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
-            return jax.tree.unflatten(jax.tree.structure(traced.out_avals), made(*arguments))
+            with uncollected():
+                return self._traced(function, args, kwargs)
 
         return body
+
+    def _traced(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Within a trace of JAX's: the function's plan, or the function itself."""
+        donated = [leaf.donated for leaf in jax.tree.leaves(self._plain.trace(*args, **kwargs).args_info)]
+        traced = self._whole.trace(*args, **kwargs)  # not traced again
+        made = self._made(traced, donated, signatures.of(function, args, kwargs, _arrays_of))
+        if made is None:
+            return self._whole(*args, **kwargs)
+        arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
+        return jax.tree.unflatten(jax.tree.structure(traced.out_avals), made(*arguments))
 
     def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Whole | split.Split | None:
         """None where there is no plan; but for what is too small it is said."""

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from trainc.base import messages, plans, records, tuning
 from trainc.base.errors import InternalError, NotCompiled, UserError
+from trainc.base.garbage import uncollected
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
 from trainc.tensorflow import compat
@@ -27,6 +28,11 @@ from trainc.xla import signatures
 from trainc.xla.plans import Host, XlaPlans
 
 HOST = Host(f"tensorflow {tf.__version__}")
+_DRAWS = (
+    "draws random numbers without a seed of their own (tf.random.normal, tf.nn.dropout and the like): of the same distributions "
+    "as TensorFlow's, and the same after each tf.random.set_seed, but not its numbers. tf.random.stateless_* and "
+    "tf.random.Generator draw XLA's, to the bit"
+)
 
 
 class _Held:
@@ -114,8 +120,10 @@ class Function:
             found = tf.nest.flatten(results[0], expand_composites=True)
             return compat.barrier([x for x in found if tf.is_tensor(x)])
 
+        specs = [tf.TensorSpec(flat[i].shape, flat[i].dtype) for i in places]
         try:
-            called = self._made(record, flattened, [tf.TensorSpec(flat[i].shape, flat[i].dtype) for i in places], args, kwargs)
+            with uncollected():
+                called = self._made(record, flattened, specs, args, kwargs)
         except (NotCompiled, InternalError) as error:
             given = self._plain(*args, **kwargs)  # what the user's function raises is its own error
             record.route, record.reason = "eager", str(error)
@@ -144,6 +152,8 @@ class Function:
         with tf.init_scope():  # (not around the trace: within it no tape records)
             step = lowered(concrete, self._name)
         record.capture_seconds += time.perf_counter() - start
+        if step.draws:
+            messages.warn_once(f"draws {self._name}", f"{self._name} {_DRAWS}")
         options = CompileOptions.of(HOST, self._tune)
         with record.compiling():
             plan = plans.compile_step(step.step, options, XlaPlans(HOST, options)).forward

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -249,3 +250,24 @@ def test_what_depends_on_the_platform_is_the_cpus():
     x = jnp.arange(1.0, 4.0)
     for got, wanted in zip(trainc.jit(f)(x), jax.jit(f)(x), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_the_collector_rests_while_a_function_is_traced():
+    rested = []
+
+    @trainc.jit
+    def step(x):
+        rested.append(not gc.isenabled())
+        return jnp.sin(x) + 1
+
+    assert gc.isenabled()
+    step(jnp.ones(3))
+    assert rested == [True] and gc.isenabled()
+
+    @trainc.jit
+    def fails(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails(jnp.ones(3))
+    assert gc.isenabled()
