@@ -2,6 +2,7 @@
 
 #include "llvm/IR/IntrinsicsX86.h"
 
+#include "emit/llvm/bf16.h"
 #include "emit/llvm/math.h"
 #include "support/error.h"
 
@@ -110,20 +111,6 @@ Value* float_to_int(Builder& b, Value* x, unsigned bits) {
   Value* fits = b.CreateAnd(low, b.CreateFCmpOLT(x, number(x, limit)));
   return b.CreateSelect(fits, b.CreateFPToSI(x, type),
                         llvm::ConstantInt::get(type, llvm::APInt::getSignedMinValue(bits)));
-}
-
-Value* bf16_to_f32(Builder& b, Value* x) {
-  Value* wide = b.CreateShl(b.CreateZExt(x, int_like(x, 32)), 16);
-  return b.CreateBitCast(wide, widen(b.getFloatTy(), lanes_of(x)));
-}
-// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a
-// value rounded and widened again is not shifted at all.
-Value* f32_to_bf16(Builder& b, Value* x) {
-  Value* bits = b.CreateBitCast(x, widen(b.getInt32Ty(), lanes_of(x)));
-  Value* odd = b.CreateICmpNE(b.CreateAnd(bits, integer(bits, 0x10000)), integer(bits, 0));
-  Value* rounded = b.CreateAdd(bits, b.CreateSelect(odd, integer(bits, 0x8000), integer(bits, 0x7fff)));
-  Value* quiet = b.CreateOr(bits, integer(bits, 0x400000));
-  return b.CreateTrunc(b.CreateLShr(b.CreateSelect(b.CreateFCmpUNO(x, x), quiet, rounded), 16), int_like(bits, 16));
 }
 
 /// Behind a fence: seeing the widening, LLVM would compare halves as halves, and make calls of fminf out of that.

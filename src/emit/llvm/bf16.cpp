@@ -1,0 +1,110 @@
+#include "emit/llvm/bf16.h"
+
+#include <algorithm>
+
+#include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/PatternMatch.h"
+
+namespace trainc::emit {
+namespace {
+
+using llvm::Value;
+namespace pattern = llvm::PatternMatch;
+
+constexpr unsigned kSeen = 200;  // values looked at, at most: a chain between two roundings has far fewer
+
+/// Whether a value of float or double is known to have, wherever it is a NaN, zeros in the bits that bf16 has not. What
+/// computes with floats passes on the bits of an operand's NaN, or makes x86's own, 0xffc00000; so it is enough that
+/// this holds where values come from: in what was widened from bf16, and in constants.
+class NansFitBf16 {
+ public:
+  bool of(const Value* v) {
+    if (!seen_.insert(v).second) return true;  // looked at already, or just now
+    if (seen_.size() > kSeen) return false;
+    if (const auto* c = llvm::dyn_cast<llvm::Constant>(v)) return constant(*c);
+    const auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+    return i && instruction(*i);
+  }
+
+ private:
+  static bool constant(const llvm::Constant& c) {
+    const auto* x = llvm::dyn_cast_or_null<llvm::ConstantFP>(c.getType()->isVectorTy() ? c.getSplatValue() : &c);
+    return x && (!x->isNaN() || fits(*x));
+  }
+  static bool fits(const llvm::ConstantFP& x) {
+    return x.getValueAPF().bitcastToAPInt().countr_zero() >= (x.getType()->isDoubleTy() ? 29u + 16u : 16u);
+  }
+  bool all(llvm::iterator_range<llvm::User::const_op_iterator> operands) {
+    return std::all_of(operands.begin(), operands.end(), [this](const Value* v) { return of(v); });
+  }
+  bool instruction(const llvm::Instruction& i) {
+    switch (i.getOpcode()) {
+      case llvm::Instruction::FAdd:
+      case llvm::Instruction::FSub:
+      case llvm::Instruction::FMul:
+      case llvm::Instruction::FDiv:
+      case llvm::Instruction::FNeg:
+      case llvm::Instruction::FPTrunc: return all(i.operands());
+      case llvm::Instruction::FPExt:
+        return i.getOperand(0)->getType()->getScalarType()->isFloatTy() && all(i.operands());
+      case llvm::Instruction::Select: return of(i.getOperand(1)) && of(i.getOperand(2));
+      case llvm::Instruction::SIToFP:
+      case llvm::Instruction::UIToFP: return true;  // never a NaN
+      case llvm::Instruction::BitCast: return bits(i);
+      case llvm::Instruction::Call: return call(i);
+      default: return false;  // memory, arguments, sums of a loop
+    }
+  }
+  /// Integers taken for floats: their lower half is zero in what bf16_to_f32 made, and in a power of two.
+  static bool bits(const llvm::Instruction& cast) {
+    const llvm::APInt* by = nullptr;
+    return cast.getType()->getScalarType()->isFloatTy() &&
+           pattern::match(cast.getOperand(0), pattern::m_Shl(pattern::m_Value(), pattern::m_APInt(by))) && by->uge(16);
+  }
+  bool call(const llvm::Instruction& i) {
+    const auto* known = llvm::dyn_cast<llvm::IntrinsicInst>(&i);
+    if (!known) return false;
+    switch (known->getIntrinsicID()) {
+      case llvm::Intrinsic::fma:
+      case llvm::Intrinsic::fabs:
+      case llvm::Intrinsic::copysign:
+      case llvm::Intrinsic::sqrt:
+      case llvm::Intrinsic::floor:
+      case llvm::Intrinsic::ceil:
+      case llvm::Intrinsic::trunc:
+      case llvm::Intrinsic::roundeven: return all(known->args());
+      default: return false;
+    }
+  }
+  llvm::SmallPtrSet<const Value*, 32> seen_;
+};
+
+Value* bits_of(uint32_t x, Value* like) { return llvm::ConstantInt::get(like->getType(), x); }
+
+}  // namespace
+
+Value* bf16_to_f32(Builder& b, Value* x) {
+  Value* wide = b.CreateShl(b.CreateZExt(x, int_like(x, 32)), 16);
+  return b.CreateBitCast(wide, widen(b.getFloatTy(), lanes_of(x)));
+}
+
+// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a
+// value rounded and widened again is not shifted at all. Sums alone, for masks would have to go through the one or two
+// ports of the CPU that compare; a NaN whose lower half is not zero needs one, for the sum could carry it into a
+// number.
+Value* f32_to_bf16(Builder& b, Value* x) {
+  Value* narrow = nullptr;  // a value that was widened is not rounded again
+  if (pattern::match(x, pattern::m_BitCast(
+                            pattern::m_Shl(pattern::m_ZExt(pattern::m_Value(narrow)), pattern::m_SpecificInt(16)))) &&
+      narrow->getType() == int_like(x, 16))
+    return narrow;
+  Value* bits = b.CreateBitCast(x, widen(b.getInt32Ty(), lanes_of(x)));
+  Value* odd = b.CreateAnd(b.CreateLShr(bits, 16), bits_of(1, bits));
+  Value* rounded = b.CreateAdd(b.CreateAdd(bits, bits_of(0x7fff, bits)), odd);
+  if (!NansFitBf16().of(x))
+    rounded = b.CreateSelect(b.CreateFCmpUNO(x, x), b.CreateOr(bits, bits_of(0x400000, bits)), rounded);
+  return b.CreateTrunc(b.CreateLShr(rounded, 16), int_like(bits, 16));
+}
+
+}  // namespace trainc::emit
