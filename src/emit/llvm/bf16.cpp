@@ -4,6 +4,7 @@
 
 #include "llvm/ADT/SmallPtrSet.h"
 #include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/PatternMatch.h"
 
 namespace trainc::emit {
@@ -29,6 +30,7 @@ class NansFitBf16 {
 
  private:
   static bool constant(const llvm::Constant& c) {
+    if (llvm::isa<llvm::PoisonValue>(c)) return true;  // the second operand of a shuffle that reads the first alone
     const auto* x = llvm::dyn_cast_or_null<llvm::ConstantFP>(c.getType()->isVectorTy() ? c.getSplatValue() : &c);
     return x && (!x->isNaN() || fits(*x));
   }
@@ -49,6 +51,7 @@ class NansFitBf16 {
       case llvm::Instruction::FPExt:
         return i.getOperand(0)->getType()->getScalarType()->isFloatTy() && all(i.operands());
       case llvm::Instruction::Select: return of(i.getOperand(1)) && of(i.getOperand(2));
+      case llvm::Instruction::ShuffleVector: return of(i.getOperand(0)) && of(i.getOperand(1));  // a register's part
       case llvm::Instruction::SIToFP:
       case llvm::Instruction::UIToFP: return true;  // never a NaN
       case llvm::Instruction::BitCast: return bits(i);
@@ -74,6 +77,8 @@ class NansFitBf16 {
       case llvm::Intrinsic::ceil:
       case llvm::Intrinsic::trunc:
       case llvm::Intrinsic::roundeven: return all(known->args());
+      case llvm::Intrinsic::x86_avx512_mask_scalef_ps_256:
+      case llvm::Intrinsic::x86_avx512_mask_scalef_ps_512: return of(i.getOperand(0)) && of(i.getOperand(1));
       default: return false;
     }
   }

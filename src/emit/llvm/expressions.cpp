@@ -188,7 +188,7 @@ void Printer::prepare_memory() {
 
 Value* Printer::temporary(llvm::Type* type, const llvm::Twine& name) {
   llvm::BasicBlock& entry = function_->getEntryBlock();
-  Builder b(&entry, entry.begin());
+  llvm::IRBuilder<> b(&entry, entry.begin());
   auto* slot = b.CreateAlloca(type, nullptr, name);
   slot->setAlignment(llvm::Align(64));
   return slot;

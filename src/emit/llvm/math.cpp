@@ -2,12 +2,43 @@
 
 #include <limits>
 
+#include "llvm/Analysis/VectorUtils.h"
+#include "llvm/IR/IntrinsicsX86.h"
+
 #include "support/error.h"
 
 namespace trainc::emit {
 namespace {
 
 using llvm::Value;
+
+// x * 2^floor(n) by one instruction of AVX-512 a register (vscalefps, vscalefpd), which rounds once and knows
+// denormals; null where there is none, or less than a register.
+Value* scale_at_once(Builder& b, Value* x, Value* n) {
+  const int lanes = lanes_of(x), bytes = x->getType()->getScalarSizeInBits() / 8 * lanes;
+  if (b.level == CpuLevel::Avx2 || bytes < 32 || bytes % 32 != 0) return nullptr;
+  const bool f64 = x->getType()->getScalarType()->isDoubleTy();
+  const bool whole = bytes % 64 == 0;
+  const int each = (whole ? 64 : 32) / (f64 ? 8 : 4);
+  const auto id =
+      f64     ? whole ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_pd_256
+      : whole ? llvm::Intrinsic::x86_avx512_mask_scalef_ps_512
+              : llvm::Intrinsic::x86_avx512_mask_scalef_ps_256;
+  llvm::Function* instruction = llvm::Intrinsic::getDeclaration(b.GetInsertBlock()->getModule(), id);
+  llvm::Type* mask = instruction->getFunctionType()->getParamType(3);
+  llvm::SmallVector<Value*, 8> parts;
+  for (int at = 0; at < lanes; at += each) {
+    llvm::SmallVector<int, 16> part;
+    for (int k = 0; k < each; ++k) part.push_back(at + k);
+    const auto cut = [&](Value* v) { return each == lanes ? v : b.CreateShuffleVector(v, part); };
+    Value* like = cut(x);
+    llvm::SmallVector<Value*, 5> operands = {like, cut(n), llvm::PoisonValue::get(like->getType()),
+                                             llvm::ConstantInt::getAllOnesValue(mask)};
+    if (whole) operands.push_back(b.getInt32(4));  // rounds as the control register says
+    parts.push_back(b.CreateCall(instruction, operands));
+  }
+  return parts.size() == 1 ? parts[0] : llvm::concatenateVectors(b, parts);
+}
 
 // Arithmetic on one float type (and its vectors), so that what follows reads as formulas.
 struct Reals {
@@ -54,10 +85,16 @@ struct Reals {
   Value* power_of_two(Value* n) const {  // n: integers within the exponents of normal numbers
     return from_bits(b.CreateShl(b.CreateAdd(n, bits(f64 ? 1023 : 127)), bits(f64 ? 52 : 23)));
   }
-  // x * 2^n rounded once: denormal results come from the second factor alone.
+  // x * 2^n rounded once; n: floats that are integers, below twice the exponents of normal numbers. By hand, denormal
+  // results come from the second factor alone.
   Value* scale(Value* x, Value* n) const {
-    Value* half = b.CreateAShr(n, bits(1));
-    return mul(mul(x, power_of_two(half)), power_of_two(b.CreateSub(n, half)));
+    if (Value* scaled = scale_at_once(b, x, n)) return scaled;
+    Value *whole = small_int(n), *half = b.CreateAShr(whole, bits(1));
+    return mul(mul(x, power_of_two(half)), power_of_two(b.CreateSub(whole, half)));
+  }
+  Value* exactly_two_to(Value* n) const {  // n: as power_of_two takes them, but floats
+    if (Value* scaled = scale_at_once(b, num(1), n)) return scaled;
+    return power_of_two(small_int(n));
   }
 };
 
@@ -90,7 +127,7 @@ Value* clamp_exponent(const Reals& r, Value* x) {
 
 Value* exp(const Reals& r, Value* x, Value* low = nullptr) {
   const Exponential e = exponential(r, clamp_exponent(r, x), low);
-  return r.scale(r.add(e.p, r.num(1)), r.small_int(e.n));
+  return r.scale(r.add(e.p, r.num(1)), e.n);
 }
 
 Value* expm1(const Reals& r, Value* x) {  // f64
@@ -166,7 +203,7 @@ Value* tanh(const Reals& r, Value* x) {
   Value* small = r.fma(r.mul(z, p), x, x);
   Value* c = r.min(t, 10);
   const Exponential e = exponential(r, r.add(c, c));
-  Value* s = r.power_of_two(r.small_int(e.n));
+  Value* s = r.exactly_two_to(e.n);
   Value* large = r.sub(r.num(1), r.div(r.num(2), r.add(r.fma(s, e.p, s), r.num(1))));
   return r.with_sign(r.pick(r.less(t, r.num(0.625)), small, large), x);
 }

@@ -5,10 +5,16 @@
 #pragma once
 #include "llvm/IR/IRBuilder.h"
 #include "loop/loop.h"
+#include "support/cpu.h"
 
 namespace trainc::emit {
 
-using Builder = llvm::IRBuilder<>;
+/// Makes instructions for a level of the CPU.
+class Builder : public llvm::IRBuilder<> {
+ public:
+  Builder(llvm::LLVMContext& context, CpuLevel for_level) : llvm::IRBuilder<>(context), level(for_level) {}
+  const CpuLevel level;
+};
 
 llvm::Type* value_type(llvm::LLVMContext&, DType);
 llvm::Type* memory_type(llvm::LLVMContext&, DType);
