@@ -71,6 +71,7 @@ from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.convert_frame import ConvertFrame  # whose errors are told, and its frame left to Python
 from torch._dynamo.exc import BackendCompilerFailed, RestartAnalysis, TorchDynamoException
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables.misc import RandomVariable  # whose draws are left to Python
 
@@ -155,6 +156,7 @@ TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward
 AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
 AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of results that other results are made of
 DYNAMO_FRAME = Patch(ConvertFrame, "__call__")  # what it cannot trace runs in Python, and nothing twice
+DYNAMO_INLINE = Patch(InliningInstructionTranslator, "build_inline_tracer")  # which functions it traces
 DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------

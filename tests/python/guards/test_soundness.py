@@ -391,6 +391,77 @@ def test_what_forward_changes_is_not_lost(name, capsys, tmp_path):
     assert all(same(a, b) for a, b in zip(ours[0], plain[0], strict=True)), [r.route for r in records.of(model)]
 
 
+# What torch.compile's tracer does not watch, or takes from elsewhere; and what it does, so that it goes on with it.
+BESIDE_DYNAMO = [
+    "global shadows a builtin", "class attribute shadowed", "method replaced", "tuple of lists of self", "chain map", "environment by getenv",
+    "minus zero of self", "cached result, by argument", "cached method", "PyTorch's method patched", "order of an OrderedDict", "special method, by syntax",
+]
+BY_DYNAMO = ["global number", "nested dictionary of self", "long list", "dataclass with slots", "closure"]
+
+
+def split(source):
+    """The program with a look at a value: torch.compile's tracer splits it there."""
+    look = "def look(h):\n  if h.detach().sum().item() > 1e9: h = h + 1\n  return h\n"
+    return look + source.replace("super().forward(x)", "look(super().forward(x))")
+
+
+@pytest.mark.parametrize("name", BESIDE_DYNAMO + BY_DYNAMO)
+def test_what_dynamo_does_not_watch_is_watched(name):
+    source, change, *setup = READS[name]
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    found = []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(split(source), *setup)
+            model = trainc.compile(net) if compiled else net
+            results = [train(model, x), train(model, x)]
+            exec(change, scope)
+            found.append([*results, train(model, x), train(model, x)])
+    plain, ours = found
+    routes = [record.route for record in records.of(model)]
+    assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), routes
+    assert routes[0] == "split" and (("eager" in routes) == (name in BESIDE_DYNAMO))
+
+
+def test_what_a_split_program_changes_itself_leaves_it_compiled():
+    source = "LOG = []\nclass Net(nn.Linear):\n  def forward(self, x):\n    self.n += 1\n    self.seen = self.seen + [self.n]\n    LOG.append(1)\n    return super().forward(x) * self.n * self.weight_of"
+    x, found = torch.ones(3, 4), []
+    for compiled in (False, True):
+        with restored():
+            module, net, _ = build(split(source), "n, net.seen, net.weight_of = 0, [], 1.0")
+            model, results = trainc.compile(net) if compiled else net, []
+            for step in range(6):
+                net.weight_of = 1.0 + step
+                results += train(model, x)
+                if compiled and step == 3:
+                    other = trainc.compile(nn.Linear(4, 4))
+                    other(x).sum().backward()  # a trace, for whose time a class of PyTorch's is changed
+            found.append((results, net.n, net.seen, module.LOG))
+    assert same(found[1][0], found[0][0]) and found[1][1:] == found[0][1:]
+    assert "eager" not in [record.route for record in records.of(model)]
+
+
+def test_the_order_of_keyword_arguments_is_the_programs():
+    source = "class Net(nn.Linear):\n  def forward(self, **given):\n    y = 0.0\n    for i, x in enumerate(given.values()): y = y + super().forward(x) * i\n    return look(y)"
+    x, found = torch.ones(3, 4), []
+    for compiled in (False, True):
+        with restored():
+            _, net, _ = build(split(source))
+            model = trainc.compile(net) if compiled else net
+            found.append([model(**given) for given in ({"a": x, "b": 2 * x}, {"a": x, "b": 2 * x}, {"b": 2 * x, "a": x})])
+    assert same(found[1], found[0])
+
+
+def test_a_program_that_sets_the_environment():
+    source = "class Net(nn.Linear):\n  def forward(self, x):\n    os.environ['TEST_N'] = str(int(os.environ.get('TEST_N', '0')) + 1)\n    return super().forward(x)"
+    with restored():
+        _, net, _ = build(split(source))
+        model = trainc.compile(net)
+        for _ in range(4):
+            train(model, torch.ones(3, 4))
+        assert os.environ["TEST_N"] == "4"
+
+
 HIDDEN = {
     "global parameter": "W = nn.Parameter(torch.full((4,), 2.0))\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * W\n  def hidden(self): return W",
     "nested dictionary": "class Net(nn.Linear):\n  def __init__(self, *a):\n    super().__init__(*a)\n    self.d = {'a': {'w': self.weight}}\n  def forward(self, x): return x @ self.d['a']['w']\n  def hidden(self): return self.weight",

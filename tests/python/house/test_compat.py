@@ -46,6 +46,7 @@ REPLACED = {
     compat.MATERIALIZED_GRADS: ["self", "value"],
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],
+    compat.DYNAMO_INLINE: ["parent", "func"],
     compat.DYNAMO_FRAME: ["self", "frame", "cache_entry", "hooks", "frame_state"],
     compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
 }
@@ -510,6 +511,25 @@ def test_dynamo_takes_a_list_of_a_programs_own_class_where_it_is_told_to():
     assert torch.equal(compiled(x), x.mean((0, 2)))
     mean.axes[1] = 1
     assert torch.equal(compiled(x), x.mean((0, 1)))
+
+
+def test_dynamo_tells_which_functions_it_traces(monkeypatch):
+    """Those that a function calls, with their globals."""
+    told, inline = [], compat.InliningInstructionTranslator.build_inline_tracer
+    assert inline is getattr(*compat.DYNAMO_INLINE)
+
+    def inlined(parent, func, *args, **kwargs):
+        told.append((func.get_code(), func.get_globals()))
+        return inline(parent, func, *args, **kwargs)
+
+    monkeypatch.setattr(*compat.DYNAMO_INLINE, staticmethod(inlined))
+
+    def inner(x):
+        return (lambda y: y + 1)(x)
+
+    torch.compile(lambda x: inner(x) * 2, backend="eager")(torch.ones(2))
+    assert inner.__code__ in [code for code, _ in told] and all(variables is globals() for _, variables in told)
+    assert "<lambda>" in [code.co_name for code, _ in told]
 
 
 def test_a_functions_nodes_have_a_class_of_their_own():

@@ -12,30 +12,35 @@ from typing import Any
 
 from trainc.torch import compat
 from trainc.torch.graph import wire
+from trainc.torch.trust import is_trusted_code
 
 Tell = Callable[[str, Exception], None]
+Trace = Callable[[types.CodeType, dict[str, Any]], None]
+_trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)  # the same
 _tell: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)  # set within `as_python`
 
 
 @contextlib.contextmanager
-def as_python(tell: Tell) -> Iterator[None]:
+def as_python(tell: Tell, trace: Trace) -> Iterator[None]:
     """While active, a call of Dynamo's does what the program does (`compat.dynamo_as_python`). Random numbers of Python's and
     NumPy's are the program's: the graph breaks where one is drawn, and Python draws it at each call. A function that Dynamo fails
     to trace runs in Python, where it stands, after `tell(where, error)`, and what it calls may be compiled; to raise in `tell`
-    ends the call."""
+    ends the call. `trace(code, globals)`: of each function of the program's that it traces."""
     _replace()
-    before = _tell.set(tell)
+    before, traced = _tell.set(tell), _trace.set(trace)
     try:
         with compat.dynamo_as_python():
             yield
     finally:
         _tell.reset(before)
+        _trace.reset(traced)
 
 
 @functools.cache
 def _replace() -> None:
     """For good, for two threads may be in it; who calls torch.compile himself has what he had."""
     supported, convert = getattr(*compat.DYNAMO_COPIES_GENERATOR), compat.DYNAMO_FRAME.original()
+    inline = getattr(*compat.DYNAMO_INLINE)
 
     def is_supported(val: Any) -> bool:
         """Dynamo draws from a copy of a `random.Random`, and moves the program's own on by other numbers."""
@@ -44,6 +49,7 @@ def _replace() -> None:
     @functools.wraps(convert)
     def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         """Raised further, an error would end a call of which parts have run, and to run it again would do these twice."""
+        _traces(frame.f_code, frame.f_globals)
         try:
             return convert(self, frame, *args, **kwargs)
         except compat.TorchDynamoException as error:
@@ -53,8 +59,20 @@ def _replace() -> None:
             tell(_place(frame.f_code), error)
             return compat.leave_frame()
 
+    def inlined(parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if _trace.get() is not None:
+            _traces(func.get_code(), func.get_globals())
+        return inline(parent, func, *args, **kwargs)
+
+    setattr(*compat.DYNAMO_INLINE, staticmethod(inlined))
     setattr(*compat.DYNAMO_COPIES_GENERATOR, staticmethod(is_supported))
     setattr(*compat.DYNAMO_FRAME, converted)
+
+
+def _traces(code: types.CodeType, variables: dict[str, Any]) -> None:
+    trace = _trace.get()
+    if trace is not None and not is_trusted_code(code, variables):
+        trace(code, variables)
 
 
 def _place(code: types.CodeType) -> str:

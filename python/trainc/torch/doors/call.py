@@ -23,6 +23,7 @@ from trainc.torch.capture.trace import FlatCall, packs_saved_tensors, tracing
 from trainc.torch.compat import DeviceContext, function_modes
 from trainc.torch.doors import agreement, reasons
 from trainc.torch.doors.as_python import as_python
+from trainc.torch.doors.beside_dynamo import BesideDynamo
 from trainc.torch.doors.memory import ModelSettings
 from trainc.torch.doors.second_order import CallAgain, kind_of
 from trainc.torch.doors.signature import Call, Signature, describe_call, leaves_of, modes, stray, tensor_type
@@ -92,6 +93,7 @@ class CompiledCall(compat.ModuleCall):
         self._busy = False
         self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
+        self._beside = BesideDynamo(model, lambda: self._signatures.variants.state)
         self.compilations = records.of(model)
         # by entry: its last compilation
         self._records: weakref.WeakKeyDictionary[Entry, records.Compilation] = weakref.WeakKeyDictionary()
@@ -475,9 +477,20 @@ class CompiledCall(compat.ModuleCall):
             from trainc.torch.doors.backend import backend
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
-        with as_python(self._left_to_python):
-            return self._dynamo(*args, **kwargs)
+        variant = self._signatures.variants.last
+        if self._beside.before(variant, kwargs):
+            return self._lost_by_dynamo(args, kwargs)
+        with as_python(self._left_to_python, self._beside.trace):
+            result = self._dynamo(*args, **kwargs)
+        self._beside.after(variant)
+        return result
 
+    def _lost_by_dynamo(self, args: tuple, kwargs: dict) -> Any:
+        reason = self._beside.lost
+        messages.require_fallback(NotCompiled(reason))
+        if not any(other.reason == reason for other in self.compilations):
+            self._tell(records.Compilation(type(self._model()).__name__, route="eager", reason=reason))
+        return self._in_pytorch([], args, kwargs)
 
     def _left_to_python(self, where: str, error: Exception) -> None:
         if isinstance(error, compat.BackendCompilerFailed):

@@ -34,14 +34,14 @@ class Variants:
         self.seen: list[tuple[list, list]] = []  # (values, tensors' types), by number
         self._named: set[str] | None = None  # attributes that what was compiled reads; None: any, or nothing is compiled yet
         self._any = False  # whether it may read any
-        self._last = 0  # the number that was found last
+        self.last = 0  # the number that was found last
         self._state_guards: dict[int, StateGuard] = {}  # by number: how to see, for little, that the module is in it
 
     def find(self) -> tuple[int, list[Tensor]]:
         """The number of the module's state, and its tensors."""
         for number, guard in self._state_guards.items():
             if guard():
-                self.tensors, self._last = guard.tensors, number
+                self.tensors, self.last = guard.tensors, number
                 return number, guard.tensors
         state = self.state
         if state is None or not state.is_current():
@@ -50,7 +50,7 @@ class Variants:
         self.reachable.update(map(id, state._found))
         known = len(self.seen)
         number, tensors = self._number(state)
-        self.tensors, self._last = tensors, number
+        self.tensors, self.last = tensors, number
         # One that holds other tensors is of the past, and would keep them alive.
         self._state_guards = {n: u for n, u in self._state_guards.items() if all(map(operator.is_, u.tensors, tensors))}
         if number < known:  # for the second time
@@ -77,7 +77,7 @@ class Variants:
         for values, _ in self.seen:
             self.state.leave_out(values)
         if came:  # what was compiled before reads them not, whatever they were
-            self.seen[self._last] = (self.state.values(), self.seen[self._last][1])
+            self.seen[self.last] = (self.state.values(), self.seen[self.last][1])
             self.state.check_seen(came)
 
     def numbers_between(self, old: int, new: int) -> list[tuple[Any, Any]] | None:

@@ -115,11 +115,13 @@ class Reads:
     """What the code that ran can reach. `own`: the traced module's state (`state.ModuleState`), which watches its tensors."""
 
     def __init__(
-        self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None, stepped: Sequence[Any] = ()
-    ):
+        self, own: Any, subject: str = "forward", kept: dict[int, tuple[Any, list]] | None = None, stepped: Sequence[Any] = (),
+        forgiving: bool = False,
+    ):  # fmt: skip
         # `subject`: what the program is called in messages; `kept`: of caches, by id, the keys whose results are of interest;
-        # `stepped`: optimizers whose steps are the program's own, so that their state is another at each call
-        self._own, self._subject, self._stepped = own, subject, stepped
+        # `stepped`: optimizers whose steps are the program's own, so that their state is another at each call; `forgiving`: what
+        # cannot be watched is left out, and the walk goes on
+        self._own, self._subject, self._stepped, self._forgiving = own, subject, stepped, forgiving
         self.places: list[Place] = []
         self.in_place = False  # whether numbers of a trace (numbers/) are where the program's own were
         self.in_pytorch = False  # whether it did what torch.compile's tracer would not do; known once restored
@@ -190,6 +192,11 @@ class Reads:
             self._todo += self._strays
         self._drain()
 
+    def runs(self, code: types.CodeType, variables: dict) -> None:
+        """A piece of the user's code runs, of which nothing more is known than its globals."""
+        self._code(code, variables)
+        self._drain()
+
     def read(self, tensor: torch.Tensor) -> None:
         """Python reads the memory of a tensor that is none of the trace's."""
         if tensor.numel() * tensor.element_size() > MAX_BYTES or not tensor.is_cpu or not tensor.is_contiguous():
@@ -231,14 +238,14 @@ class Reads:
             self._runs(path, function)
         facts = about(code)
         if facts.any_global:
-            raise NotCompiled(f"{code.co_name}: uses globals(), eval() or exec(), or imports by a name that it computes")
+            self._refuse(f"{code.co_name}: uses globals(), eval() or exec(), or imports by a name that it computes")
         if facts.sets_data:
             what = f"{code.co_name}: gives a tensor another's memory (`x.data = y`), which no trace sees"
-            raise NotCompiled(what, in_pytorch=True)
+            self._refuse(what, in_pytorch=True)
         # A step's trace knows the gradients of its tensors.
         found = [name for name in facts.tensor_attributes if self._subject == "forward" or name in ("_base", "_version")]
         if found:
-            raise NotCompiled(f"{code.co_name}: reads or sets {found[0]} of a tensor", in_pytorch=True)
+            self._refuse(f"{code.co_name}: reads or sets {found[0]} of a tensor", in_pytorch=True)
         for name in facts.names & sys.modules.keys() if facts.imports else ():
             if not is_trusted_module(name):
                 self._slot(f"sys.modules.{name}", sys.modules, name)
@@ -248,7 +255,7 @@ class Reads:
         for name in variables.keys() & set(facts.globals) if facts.of_a_global else ():
             if _is_users_module(variables[name]):
                 what = f"{code.co_name}: reads attributes that it does not name, and `{name}` is a module"
-                raise NotCompiled(what, in_pytorch=variables[name] is sys)
+                self._refuse(what, in_pytorch=variables[name] is sys)
         module = variables.get("__name__", "")
         self._size(module, variables)  # a new global may hide a builtin
         for name in facts.globals:
@@ -259,7 +266,7 @@ class Reads:
         self._calls_back |= not known_functions.CALLS_BACK.isdisjoint(facts.names)
         self._called_by_c(self._impure, None)
         if {"sys", "modules"} <= facts.names:
-            raise NotCompiled(f"{code.co_name}: reads `sys.modules`", in_pytorch=True)
+            self._refuse(f"{code.co_name}: reads `sys.modules`", in_pytorch=True)
         if "getenv" in facts.names:
             self._todo.append(("os.environ", os.environ))
         self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
@@ -339,7 +346,15 @@ class Reads:
     def _drain(self) -> None:
         while self._todo:
             path, value = self._todo.popleft()
-            self._visit(path, value)
+            try:
+                self._visit(path, value)
+            except NotCompiled:
+                if not self._forgiving:
+                    raise
+
+    def _refuse(self, reason: str, in_pytorch: bool = False) -> None:
+        if not self._forgiving:
+            raise NotCompiled(reason, in_pytorch=in_pytorch)
 
     def _visit(self, path: str, value: Any) -> None:
         if value is type or value is id:  # by their own names they are answered as without a trace (capture/disguise.py)
@@ -443,7 +458,7 @@ class Reads:
     def _called_by_c(self, path: str, function: Any) -> None:
         """A function that reads a state, and that C code calls (`functools.partial`, `map`): no event tells."""
         if known_functions.is_c_function_that_reads(function) or self._calls_back and self._impure:
-            raise NotCompiled(f"{self._subject} may call `{path}`, which reads what no signature has", in_pytorch=True)
+            self._refuse(f"{self._subject} may call `{path}`, which reads what no signature has", in_pytorch=True)
 
     def _kind(self, value: Any) -> Any:
         """What an object is to a program that looks at no more of it than its type and its code."""
@@ -483,7 +498,7 @@ class Reads:
         """A trace puts its own tensors where the modules' are, and only there: by `is` they are not what is found elsewhere."""
         if self._again and self._identity:
             what = f"{self._identity}: compares by `is`, and one of the model's own tensors is reached in another way, too"
-            raise NotCompiled(what, in_pytorch=True)
+            self._refuse(what, in_pytorch=True)
 
     def _marked(self, path: str, value: Any) -> None:
         """The attributes of a value that cannot change, but is of a class of the user's: what an enumeration's member holds."""
@@ -727,6 +742,11 @@ class Reads:
             held.setdefault(path, {})[id(container), key] = container, key
         return {told[path][0]: next(iter(at.values())) for path, at in held.items() if len(at) == len(told.get(path, ())) == 1}
 
+    def own_attributes(self) -> Iterator[str]:
+        """The paths of all attributes of the modules."""
+        for path, module in self._own.root.named_modules():
+            yield from (f"{path}.{key}" if path else str(key) for key in module.__dict__)
+
     def _floats(self) -> Iterator[tuple[str, Any, Any]]:
         yield from self._own_numbers
         for place in self.places:
@@ -765,8 +785,7 @@ class Reads:
         for path, value in self.roots:
             walk.root(path, value)
         for code, variables in self._codes.values():
-            walk._code(code, variables)
-            walk._drain()
+            walk.runs(code, variables)
         for tensor in self._numbers:
             walk.read(tensor)
         for question in self._questions.items():
