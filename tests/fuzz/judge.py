@@ -11,6 +11,7 @@ import torch
 FLOOR = 3e-5  # relative difference of a tensor that other orders of sums explain
 SHARE = 20.0  # times what eager differs from itself when its weights, or its batches, are disturbed in the last bit
 CHAOTIC = 1e-2  # beyond this, eager's own numbers say nothing
+HUGE = 1e15  # beyond this squares overflow, and the order of a sum decides whether it is infinite on the way
 DOUBTS = 8  # further disturbances before a difference is told: a program may compare what cancels with 0
 
 
@@ -136,6 +137,14 @@ def distance(a, b):
     return 0.0 if type(a) is type(b) and a == b else math.inf
 
 
+def largest(value):
+    """The largest finite magnitude in a value."""
+    if isinstance(value, torch.Tensor):
+        finite = value[value.isfinite()] if value.is_floating_point() else value.new_empty(0)
+        return finite.abs().max().item() if finite.numel() else 0.0
+    return max(map(largest, value), default=0.0) if isinstance(value, (list, tuple)) else 0.0
+
+
 def _dynamo_fails(kind, loop):
     """Whether torch.compile's tracer fails by itself, whatever compiles its graphs."""
     try:
@@ -182,7 +191,7 @@ def compare(kind, loop):
         apart = [distance(other[name], value) for other in others]
         exact = name.endswith(("Python", "generator")) or "batch" in name
         spread = max(spread, *(each for each in apart if math.isfinite(each)), 0.0)
-        if spread > CHAOTIC or not all(map(math.isfinite, apart)):
+        if spread > CHAOTIC or not all(map(math.isfinite, apart)) or largest(value) > HUGE:
             return ""  # from here on eager's own numbers say nothing
         allowed = 0.0 if exact and min(apart[:2]) == 0 else max(floor, SHARE * spread)
         if (found := distance(ours.get(name), value)) > allowed:

@@ -82,6 +82,42 @@ def test_who_writes_into_one_writes_into_the_others(door, grad, monkeypatch):
             torch.testing.assert_close(a, b, msg=lambda m: f"{text}\n{m}")  # noqa: B023
 
 
+OVERLAPPING = [
+    lambda x: x.unfold(1, 3, 1), lambda x: x.unfold(0, 3, 2), lambda x: x.unfold(1, 2, 1).transpose(0, 1),
+    lambda x: x.t().unfold(0, 4, 1), lambda x: x.unfold(1, 4, 1).unfold(0, 2, 1), lambda x: x.as_strided((3, 2, 3), (6, 1, 1)),
+    lambda x: x[:, :1].expand(4, 5),
+]  # fmt: skip
+
+
+class Overlapping(nn.Module):
+    def __init__(self, view, gives):
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)) if gives == "and a statistic" else nn.Linear(6, 6)
+        self.view, self.both = view, gives == "both"
+
+    def forward(self, x):
+        h = self.layer(x)
+        return [self.view(h), h] if self.both else [self.view(h)]
+
+
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("gives", ["one", "both", "and a statistic"])
+def test_elements_that_share_memory_have_gradients_of_their_own(door, gives):
+    """What a trace takes for a tangent's layout is its output's; the tangents here have any."""
+    for seed, view in enumerate(OVERLAPPING):
+        torch._dynamo.reset()
+        x, found = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)), []
+        for compiled in (True, False):
+            torch.manual_seed(seed)
+            model = call = Overlapping(view, gives)
+            if compiled:
+                call = trainc.compile(model) if door == "compile" else torch.compile(model, backend="trainc")
+            given = x.clone().requires_grad_()
+            loss = sum((t * torch.randn(t.shape)).tanh().sum() for t in call(given))
+            found.append(torch.autograd.grad(loss, [given, *model.parameters()]))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5, msg=lambda m: f"{seed}\n{m}")  # noqa: B023
+
+
 def test_a_view_over_a_graph_break(monkeypatch):
     def run(x):
         h = x + 1

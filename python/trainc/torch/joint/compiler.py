@@ -39,6 +39,7 @@ from trainc.torch.joint.unread import Unread, hides_rows
 from trainc.torch.patches import patched
 from trainc.torch.run import rerun
 from trainc.torch.run.runner import Runners
+from trainc.torch.strided import is_apart
 
 _HALF = "trainc_half"
 Make = Callable[[torch.fx.GraphModule, Compilation], Specialization]
@@ -342,6 +343,7 @@ def aot_settings(compiler: Compiler):
         compiler.before_results = len(about["runtime_metadata"].mutated_inp_runtime_indices)
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
+            _give_tangents_memory(about["runtime_metadata"])
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
             keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
             known = about["indices_of_inps_to_detach"]
@@ -362,6 +364,15 @@ def aot_settings(compiler: Compiler):
         _draws_are_kept(),
     ):
         yield
+
+
+def _give_tangents_memory(metadata: Any) -> None:
+    """AOTAutograd's node copies each tangent into its output's strides, also where elements of the output share memory: one
+    gradient would be written over another."""
+    for tangent in metadata.subclass_tangent_meta:
+        layout = getattr(tangent, "memory_format", None)
+        if layout is not None and layout.memory_format is None and not is_apart(layout.size, layout.stride):
+            layout.memory_format = torch.contiguous_format
 
 
 def _extend(node: type[torch.autograd.Function], compiler: Compiler) -> None:

@@ -32,6 +32,7 @@ from trainc.torch.run.executable import CoreExecutable
 from trainc.torch.run.pool import Pool
 from trainc.torch.run.rerun import Rerun
 from trainc.torch.run.runner import Executable, Joint, Runner, attempt
+from trainc.torch.strided import is_apart
 
 Tensor = torch.Tensor
 
@@ -92,6 +93,7 @@ class Specialization:
         self.apart = Apart()
         inputs = context.primals + len(context.constants)
         self._outputs = outputs_ or Outputs(gm, context.forward_outputs)
+        _give_tangents_memory(gm, inputs)
         outputs = next(iter(gm.graph.find_nodes(op="output"))).args[0]
         self._gradients = [i for i, made in enumerate(outputs[context.forward_outputs :]) if made is not None]
         record.gradients = self._gradients
@@ -470,6 +472,16 @@ class Specialization:
     def _deferred_in_pytorch(self, error: Exception, _inputs: Sequence[Any], arena: Tensor) -> list[Any]:
         results, *_ = self._in_pytorch(error, arena)
         return [results[i] for i in self._joint.deferred_outputs]
+
+
+def _give_tangents_memory(gm: torch.fx.GraphModule, inputs: int) -> None:
+    """A trace's tangents have their outputs' strides. Where elements of an output share memory (`unfold`), those of its tangent
+    do not: each has a gradient of its own."""
+    for node in list(gm.graph.find_nodes(op="placeholder"))[inputs:]:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and value.layout is torch.strided and not is_apart(value.shape, value.stride()):
+            with disable_current_modes():
+                node.meta["val"] = value.new_empty(value.shape)
 
 
 def _with_results(footprint: dict[str, int] | None, more: int) -> dict[str, int] | None:

@@ -22,7 +22,7 @@ from trainc.torch.guards.state import TypeGuard
 from trainc.torch.run import framework_calls
 from trainc.torch.run.pool import Results
 from trainc.torch.run.spans import spans, step_name
-from trainc.torch.strided import span
+from trainc.torch.strided import is_apart, span
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -184,7 +184,10 @@ def as_compiled(
         return tensor.to(dtype)  # a number: Dynamo traces random.random() as f32 and gives it as f64
     if tensor.dtype != dtype or tensor.shape != shape:
         raise RuntimeError(f"trainc: compiled for {dtype}{list(shape)}, called with {tensor.dtype}{list(tensor.shape)}")
-    return device.empty(shape, stride, dtype).copy_(tensor, non_blocking=True)
+    copy = device.empty(shape, stride, dtype).copy_(tensor, non_blocking=True)
+    if not is_apart(shape, stride) and not copy.equal(tensor) and not tensor.isnan().any():
+        raise InternalError(f"elements of {list(shape)} with strides {list(stride)} share memory; they are called to differ")
+    return copy
 
 
 class ExternCall:
