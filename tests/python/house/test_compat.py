@@ -715,7 +715,7 @@ def group():
 
 
 def test_a_collective_in_a_step_is_told_in_words(group):
-    """REASON_OF_COLLECTIVES is what PyTorch's trace says of one."""
+    """compat.REASON_OF_COLLECTIVES is what PyTorch's trace says of one."""
     import trainc
 
     model = torch.nn.Linear(2, 1)
