@@ -26,7 +26,7 @@ class Workload:
 
     model: object
     batch: Callable[[int], dict]
-    hidden_flops: Callable[[dict], int] = lambda batch: 0  # of a batch's step: of the head, for rows without a label
+    hidden_flops: Callable[[dict], int] = lambda batch: 0  # of a batch's step: what cannot matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +127,40 @@ def roberta_masked() -> Workload:
     return _labelled(model, batch_of, 0.15, (config.vocab_size, config.hidden_size), shifted=False)
 
 
+def _padded(workload: Workload, fill: float, layers: int, width: int, inner: int) -> Workload:
+    """The same, of which so many of the tokens are no padding; each batch has a sample of full length."""
+    import torch
+
+    def batch_of(step: int) -> dict:
+        inputs = workload.batch(step)
+        samples, tokens = inputs["input_ids"].shape
+        lengths = torch.rand(samples, generator=torch.Generator().manual_seed(step))
+        lengths = lengths * ((fill * samples - 1) / (samples - 1) / lengths[1:].mean())
+        lengths = (lengths.clamp(1 / tokens, 1) * tokens).round()
+        lengths[0] = tokens
+        mask = torch.arange(tokens) < lengths[:, None]
+        return {**inputs, "input_ids": inputs["input_ids"].where(mask, 1), "attention_mask": mask.long()}
+
+    def hidden_flops(inputs: dict) -> int:
+        mask = inputs["attention_mask"]
+        samples, tokens = mask.shape
+        linear = 2 * width * (4 * width + 2 * inner)
+        hidden = int((mask == 0).sum())
+        pairs = samples * tokens * tokens - int(mask.sum(1).square().sum())
+        return 3 * layers * (hidden * linear + pairs * 4 * width)
+
+    return Workload(workload.model, batch_of, hidden_flops)
+
+
+def roberta_padded() -> Workload:
+    import trainc
+
+    trainc.config.skip_padding = True  # as who trains on such batches asks for
+    whole = roberta()
+    config = whole.model.config
+    return _padded(whole, 0.6, config.num_hidden_layers, config.hidden_size, config.intermediate_size)
+
+
 def gpt2_small() -> Workload:
     return _gpt2(1, 64)
 
@@ -188,6 +222,7 @@ CASES: dict[str, Case] = {
     "roberta": Case(roberta, "RoBERTa-base classification, 8 x 128", vocabulary=50257),
     "gpt2-tuned": Case(gpt2_tuned, "GPT-2 124M, instruction tuning (40% labelled), 4 x 256", vocabulary=50257),
     "roberta-masked": Case(roberta_masked, "RoBERTa-base, masked LM (15% labels), 8 x 128", vocabulary=50257),
+    "roberta-padded": Case(roberta_padded, "RoBERTa-base classification, 8 x 128, 60% of it no padding", vocabulary=50257),
     "resnet50": Case(resnet50, "ResNet-50, 8 x 160 x 160"),
     "vit": Case(vit, "ViT-base, 4 x 224 x 224"),
     "llama": Case(llama, "Llama-style, 8 layers, 512 wide, 4 x 256", vocabulary=32000),

@@ -30,6 +30,7 @@ struct JointGraph::Impl {
   int64_t forward_outputs = 0, deferred_bytes = 0, vendor_flops = 0;
   bool fuse_chains = true, chunked = false;
   double price = 0;
+  std::optional<schedule::PaddingProof> padding;
   schedule::Cut cut;
   ArenaLayout forward, backward, deferred;
   int64_t primals = 0, tangents = 0;
@@ -52,6 +53,9 @@ struct JointGraph::Impl {
     forward = backward = deferred = layout;
     deferred.arena_inputs_from = 0;
     forward.arena_outputs_from = forward_outputs;
+    for (const Node* n : cut.saved_nodes)
+      forward.arena_unread.push_back(padding ? padding->unread(n) : schedule::Unread());
+    if (padding) forward.padded.samples = padding->samples(), forward.padded.tokens = padding->tokens();
     backward.arena_inputs_from = static_cast<int64_t>(cut.saved_inputs.size()) + tangents;
   }
 };
@@ -96,6 +100,9 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   }
   if (impl_->vendor_flops > 0 && joint.must_recompute.empty())
     impl_->graph = padded(std::move(impl_->graph), pipeline, impl_->vendor_flops);
+  if (passes_over_padding(options) && joint.must_recompute.empty())
+    impl_->padding = schedule::PaddingProof::find(impl_->graph);
+  if (impl_->padding && !impl_->padding->only_one()) impl_->padding.reset();
   impl_->passes = pipeline.records();
   impl_->cut_at(0);
   impl_->free_flops = impl_->flops();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
@@ -546,6 +547,16 @@ std::unordered_set<const Node*> as_bits(const Graph& graph, const ArenaLayout& l
   return bits;
 }
 
+/// The padding that the graph's kernels may pass over, where that is worth it.
+std::optional<schedule::PaddingProof> padding_of(const Graph& graph, const ArenaLayout& layout,
+                                                 const CompileOptions& options, const Job& job) {
+  // a measurement's numbers are no rows
+  if (!passes_over_padding(options) || job.tuning) return std::nullopt;
+  auto padding = schedule::PaddingProof::find(graph, layout.arena_unread, layout.padded);
+  if (padding && padding->flops() < options.skip_hidden_flops) padding.reset();
+  return padding;
+}
+
 /// Those of the layout whose memory can be a result's: the input is no result itself.
 schedule::GivenAway given_away(const Graph& graph, const ArenaLayout& layout) {
   if (layout.given_away.empty()) return {};
@@ -574,6 +585,11 @@ Graph padded(Graph graph, Pipeline& pipeline, int64_t vendor_flops) {
     return longer ? std::move(*longer) : remove_dead(g);
   };
   return pipeline.run("pad_products", pad, std::move(graph));
+}
+
+bool passes_over_padding(const CompileOptions& options) {
+  // Contractions on tile registers have no way yet to pass over rows.
+  return options.skip_padding && options.target.skips_steps && !options.target.has_tiles;
 }
 
 plan::Plan with_memory(plan::Plan plan) {
@@ -614,17 +630,26 @@ LoweredPlan lower_graph(Graph graph, Pipeline& pipeline, const ArenaLayout& layo
     return prepared(g, layout, nullptr, library, options.target.multiprocessors * cost::kSumThreads);
   };
   for (;;) {
-    const Graph ready = pipeline.run_needed("prepare", prepare, graph);
+    Graph ready = pipeline.run_needed("prepare", prepare, graph);
     const double start = now();
+    const std::optional<schedule::PaddingProof> padding = padding_of(ready, layout, options, job);
+    const schedule::PaddedRows rows = padding ? padding->make(ready) : schedule::PaddedRows();
     const schedule::GivenAway pairs = given_away(ready, layout);
     Remarks remarks;
     remarks.add(remarks_before);
     schedule::Schedule schedule = schedule::make_schedule(ready, options.target.fuses_chains, &remarks, pairs, library);
     schedule.bits = as_bits(ready, layout, options);
+    std::vector<std::string> own_notes = notes;
+    if (padding) {
+      schedule::pass_over_padding(schedule, *padding, rows);
+      const auto passing = std::ranges::count_if(
+          schedule.groups, [](const schedule::Group& g) { return g.passes != schedule::Passes::Nothing; });
+      own_notes.push_back(fmt::format("{} kernels pass over rows of padding", passing));
+    }
     timing->schedule_seconds += now() - start;
     std::set<schedule::ProductShape> refused;
     LoweredPlan plan = PlanBuilder(ready, output_types, schedule, layout, pairs, remarks, refused)
-                           .run(pipeline.graph_name(), notes, options, job, *timing);
+                           .run(pipeline.graph_name(), std::move(own_notes), options, job, *timing);
     if (refused.empty()) {
       timing->passes.insert(timing->passes.end(), pipeline.records().begin(), pipeline.records().end());
       if (!library.refused.empty()) plan.plan.notes.push_back(kNoEpilogue);

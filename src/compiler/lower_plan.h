@@ -1,6 +1,7 @@
 // A graph, and which of its inputs and outputs lie in the handle's arena -> a plan without code. Inside compiler only.
 #pragma once
 #include "compiler/compiler.h"
+#include "schedule/padding.h"
 
 namespace trainc::compiler {
 
@@ -14,8 +15,14 @@ struct ArenaLayout {
   int64_t saved_bytes = 0;
   bool overwrites = false;  // what the arena holds is read for the last time: it may be overwritten
   GivenAway given_away = {};
+  // Of each output in the arena, what nobody reads of it in rows of padding, for such samples and tokens.
+  std::vector<schedule::Unread> arena_unread;
+  schedule::PaddedRows padded;
   bool copies = false;  // a result that is an input is given as a copy: the step overwrites the input
 };
+
+/// Whether kernels may pass over rows of padding.
+bool passes_over_padding(const CompileOptions&);
 
 /// `pipeline`: it has run what made the graph; the plan has its name.
 LoweredPlan lower_graph(Graph, Pipeline& pipeline, const ArenaLayout&, const CompileOptions&, const Job&, Timing*);

@@ -48,6 +48,7 @@ CompileOptions options_of(std::string_view text) {
   o.loss_chunk_rows = f.take<int64_t>("loss_chunk_rows");
   o.loss_chunk_bytes = f.take<int64_t>("loss_chunk_bytes");
   o.skip_hidden_flops = f.take<int64_t>("skip_hidden_flops");
+  o.skip_padding = f.take<bool>("skip_padding");
   o.workers = f.take<int>("workers");
   o.generator = mask_generator_of(f.take<std::string>("generator"));
   o.flushes_denormals = f.take<bool>("flushes_denormals");

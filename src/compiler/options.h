@@ -24,6 +24,7 @@ struct CompileOptions {
   int64_t loss_chunk_rows = cost::kChunkRows;        // schedule::Chunks::rows
   int64_t loss_chunk_bytes = cost::kWorthChunks;     // schedule::Chunks::worth
   int64_t skip_hidden_flops = cost::kWorthSkipping;  // schedule::Chunks::skip_flops
+  bool skip_padding = false;  // whether kernels may pass over rows of padding, from skip_hidden_flops on
   // threads that it will run on, each with scratch memory of its own: counted where a plan has a budget
   int workers = 1;
   // how the framework draws masks on the host: the front end asks it

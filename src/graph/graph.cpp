@@ -159,6 +159,7 @@ std::vector<const Node*> Graph::live() const {
   for (const Output& output : outputs)
     if (output.value) needed[output.value->id] = true;
   for (const Node* effect : effects) needed[effect->id] = true;
+  for (const Node* n : also_wanted) needed[n->id] = true;
   for (size_t i = nodes_.size(); i-- > 0;)  // users come after their inputs
     if (needed[i])
       for (const Node* in : nodes_[i].inputs) needed[in->id] = true;

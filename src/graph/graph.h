@@ -157,6 +157,9 @@ class Graph {
   /// The program's draws (Random, random Extern), whether anybody reads them or not: the generator has to move on by
   /// each. Live as outputs are.
   std::vector<const Node*> effects;
+  /// What kernels ask for beside their operands (schedule/padding.h). Live as outputs are; no pass sees a graph that
+  /// has some.
+  std::vector<const Node*> also_wanted;
   int64_t input_count = 0;  // arguments of the graph, used or not
 
   const std::deque<Node>& nodes() const { return nodes_; }  // in order of making: a topological order

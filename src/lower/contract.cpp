@@ -179,6 +179,23 @@ static bool as_vendor_product(LoweredKernel& kernel, const lower::ContractionSpe
   return true;
 }
 
+/// Has a contraction pass over rows of padding.
+static void pass_over_rows(ContractionSpec& spec, const Schedule& schedule, const Group& group, Expressions& e) {
+  spec.listed.order = e.argument(schedule.padded.order), spec.listed.count = e.argument(schedule.padded.count);
+  spec.listed.terms = group.passes == schedule::Passes::Terms;
+  // What is listed comes in no runs.
+  spec.lhs_unpacked = {};
+  if (spec.lhs_k_contiguous == spec.listed.terms) spec.lhs_run = 0;
+  if (spec.listed.terms) spec.rhs_k_run = 0;
+  spec.listed.zeros = [&schedule, &group, &e](const Expr& m, const Expr& n) {
+    std::vector<Stmt> zeros;
+    for (const Node* v : group.values)
+      if (schedule.stored.count(v))
+        zeros.push_back(e.store(v, m * group.values[0]->shape()[2] + n, loop::real(0, arithmetic_dtype(v->dtype()))));
+    return block(std::move(zeros));
+  };
+}
+
 LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const LoweringOptions& options,
                              const NodeRemarks& remarks) {
   LoweredKernel kernel;
@@ -205,6 +222,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
     return contract.epilogue(schedule, group.values, bb, mm, nn, sum);
   };
   contract.spec.f32_in_parts = options.float32_in_parts;
+  if (group.passes != schedule::Passes::Nothing) pass_over_rows(contract.spec, schedule, group, e);
   if (options.target.launches_blocks)
     lower::build_device_contraction(nest, contract.spec, options.target, options.tf32);
   else {

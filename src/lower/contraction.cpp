@@ -86,9 +86,12 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
 
 Stmt ContractionBuilder::task(const Expr& task) {
   batch_ = quotient(task, product(m_tasks_, n_tasks_));
-  first_tile_ = product(remainder(quotient(task, n_tasks_), m_tasks_), task_m_);
+  const Expr m_task = remainder(quotient(task, n_tasks_), m_tasks_);
+  first_tile_ = product(m_task, task_m_);
   first_panel_ = product(remainder(task, n_tasks_), task_n_);
   tiles_ = up_to(task_m_, first_tile_, tiles_of_m_);
+  tiles_of_task_ = task_m_;
+  if (spec_.listed.order >= 0) begin_listed(m_task);
   panels_ = up_to(task_n_, first_panel_, panels_of_n_);
   Stmt blocks = over_k([&] {
     std::vector<Stmt> body;
@@ -100,7 +103,52 @@ Stmt ContractionBuilder::task(const Expr& task) {
   });
   if (sizes_.empty()) return blocks;
   sizes_.push_back(std::move(blocks));
+  if (lists_rows()) sizes_.push_back(zeros_in_hidden_rows());
   return block(std::move(sizes_));
+}
+
+Expr ContractionBuilder::named(const char* name, const Expr& value) {
+  const int local = nest_.add_local(name, DType::I64);
+  sizes_.push_back(let(local, value));
+  return nest_.local(local);
+}
+
+void ContractionBuilder::begin_listed(const Expr& m_task) {
+  require(part_ == Part::None && !b_.tiles && spec_.batch == 1, "rows are listed of one nest without AMX tiles");
+  const Expr count = named("count", nest_.load(spec_.listed.count, integer(0)));
+  if (spec_.listed.terms) {
+    k_here_ = pairs_ ? named("pairs", floor_div(count + integer(1), 2)) : count;
+    return;
+  }
+  // Tasks share the rows that there are equally.
+  m_here_ = count;
+  const Expr tiles = named("tiles_shown", floor_div(count + integer(b_.tile_m - 1), b_.tile_m));
+  m_task_ = named("m_task", m_task);
+  tiles_of_task_ = named("tiles_of_task", quotient(tiles + m_tasks_ - integer(1), m_tasks_));
+  first_tile_ = named("first_tile", product(m_task_, tiles_of_task_));
+  tiles_ = named("tiles_here", rest(tiles_of_task_, first_tile_, tiles));
+}
+
+Stmt ContractionBuilder::zeros_in_hidden_rows() {
+  std::vector<Stmt> body;
+  const auto name = [&](const char* what, const Expr& value) {
+    const int local = nest_.add_local(what, DType::I64);
+    body.push_back(let(local, value));
+    return nest_.local(local);
+  };
+  const Expr hidden = name("hidden", m_ - m_here_);
+  const Expr share = name("share", quotient(hidden + m_tasks_ - integer(1), m_tasks_));
+  const Expr before = name("before", product(m_task_, share));
+  const Expr column = first_panel_ * b_.tile_n;
+  const Expr columns = name("columns", minimum(panels_ * b_.tile_n, n_ - column));
+  body.push_back(loop(LoopKind::Serial, "row", rest(share, before, hidden), [&](const Expr& row) {
+    return with_row(m_here_ + before + row, [&](const Expr& m) {
+      return loop(
+          LoopKind::Vector, "column", columns, [&](const Expr& n) { return spec_.listed.zeros(m, column + n); },
+          b_.lanes);
+    });
+  }));
+  return block(std::move(body));
 }
 
 Stmt ContractionBuilder::pack_whole_rhs(const Expr& batch) {

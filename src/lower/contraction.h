@@ -50,6 +50,15 @@ struct ContractionSpec {
   // that nests of other sizes differ from it in numbers alone. The blocking that was chosen for the first sizes is kept
   // here and used for all. (A ContractionPart keeps the register tile alone.)
   Blocking* fixed_blocking = nullptr;
+  // Rows, or terms, that are passed over: m, or k, counts the first `count[0]` numbers of `order`, which are the rows,
+  // or terms, that are multiplied; all numbers are in it. Of the other rows, `zeros` stores an element; the other terms
+  // are 0. Both are buffers of i64. What is not a nest of its own has none, nor have AMX tiles.
+  struct Listed {
+    int order = -1, count = -1;
+    bool terms = false;  // of k; else of m
+    std::function<Stmt(Expr m, Expr n)> zeros;
+  };
+  Listed listed;
   // Given coordinates and the finished sum (f32 for bf16 elements), the statement that stores it (bias, activation,
   // residual, cast, ... inside). Called inside a Vector loop over n; n's expression advances by one a lane.
   std::function<Stmt(Expr b, Expr m, Expr n, Expr sum)> epilogue;

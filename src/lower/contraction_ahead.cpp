@@ -14,9 +14,9 @@ namespace {
 
 bool stays(const Buffer& b) { return b.numel > 0 && b.numel * size_of(b.dtype) <= cost::kStaysCached; }
 
-bool reads(const Expr& index, ExprKind what) {
-  return index->kind == what ||
-         std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what); });
+bool reads(const Expr& index, ExprKind what, int but_of = -1) {
+  return (index->kind == what && index->id != but_of) ||
+         std::any_of(index->args.begin(), index->args.end(), [&](const Expr& a) { return reads(a, what, but_of); });
 }
 
 template <class Visit>
@@ -27,11 +27,12 @@ void loads_of(const Expr& e, Visit visit) {
 }
 
 // The loads of `e` whose lines are worth asking for, and can be: where a gather reads, memory would have to be read to
-// know.
-std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e) {
+// know; but for `order`, which stays in cache itself.
+std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e, int order) {
   std::vector<const ExprNode*> loads;
   loads_of(e, [&](const ExprNode& load) {
-    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && !reads(load.args[0], ExprKind::Load))
+    if (!stays(nest.buffers.at(static_cast<size_t>(load.id))) && load.id != order &&
+        !reads(load.args[0], ExprKind::Load, order))
       loads.push_back(&load);
   });
   return loads;
@@ -41,7 +42,7 @@ std::vector<const ExprNode*> worth_asking(const LoopNest& nest, const Expr& e) {
 
 std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, const Expr& slot, int64_t slots) {
   const Expr first = block.element(integer(0), integer(0));
-  const std::vector<const ExprNode*> loads = worth_asking(nest, first);
+  const std::vector<const ExprNode*> loads = worth_asking(nest, first, block.order);
   if (loads.empty()) return {};
   int64_t element = 1;
   for (const ExprNode* load : loads) element = std::max(element, size_of(load->dtype));
@@ -56,7 +57,8 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
     const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
     const Expr down = floor_div(at, across), along = mod(at, across) * line;
     const Expr read = block.along_k ? block.element(down, along) : block.element(along, down);
-    for (const ExprNode* load : worth_asking(nest, read)) share.push_back(prefetch(load->id, load->args[0], 2));
+    for (const ExprNode* load : worth_asking(nest, read, block.order))
+      share.push_back(prefetch(load->id, load->args[0], 2));
   }
   return share;
 }
@@ -92,7 +94,8 @@ EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_
   });
 }
 
-std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots) const {
+std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots,
+                                       const std::function<Expr(const Expr&)>& row_of) const {
   std::vector<Stmt> share;
   for (const Access& a : accesses_) {
     const int64_t across = (columns_ + a.line - 1) / a.line, lines = across * rows_;
@@ -100,7 +103,7 @@ std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, cons
     for (int64_t i = 0; i < each; ++i) {
       const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
       share.push_back(prefetch(a.buffer,
-                               substitute(a.index, {{row_var_, row + floor_div(at, across)},
+                               substitute(a.index, {{row_var_, row_of(row + floor_div(at, across))},
                                                     {column_var_, column + mod(at, across) * a.line}}),
                                1));
     }
@@ -119,10 +122,11 @@ Expr ContractionBuilder::choose(std::vector<Stmt>& body, const char* name, const
 void ContractionBuilder::look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {
   const Expr next = minimum(task + integer(1), tasks_ - integer(1));
   const auto choice = [&](const char* name, const Expr& of_next_task, const Expr& here) {
-    return b_.k_blocks == 1 ? of_next_task : choose(body, name, k_block_, k_blocks_, of_next_task, here);
+    return b_.k_blocks == 1 ? of_next_task : choose(body, name, k_block_, k_blocks_here(), of_next_task, here);
   };
   const Expr batch = choice("next_batch", quotient(next, product(m_tasks_, n_tasks_)), batch_);
-  const Expr tile = choice("next_tile", product(remainder(quotient(next, n_tasks_), m_tasks_), task_m_), first_tile_);
+  const Expr tile =
+      choice("next_tile", product(remainder(quotient(next, n_tasks_), m_tasks_), tiles_of_task_), first_tile_);
   const Expr panel = choice("next_panel", product(remainder(next, n_tasks_), task_n_), first_panel_);
   const Expr k = choice("next_k", integer(0), first_k_ + block_k_);
   next_lhs_ = {batch, tile * b_.tile_m, k};
@@ -152,23 +156,30 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
       share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
   }
   const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
+  const auto term_ahead = [&](const Expr& k) {
+    return lists_terms() ? listed(within(k, integer(spec_.k * each()))) : k;
+  };
   if (part_ != Part::None) return share;  // the caches hold what a part reads
   if (finish_ahead_)
-    for (Stmt& s : finish_ahead_->share(finish_row_, finish_column_,
-                                        many_blocks() ? product(group, is_last_block()) : group, groups))
+    for (Stmt& s :
+         finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group,
+                              groups, [&](const Expr& row) { return lists_rows() ? listed(within(row, m_)) : row; }))
       share.push_back(std::move(s));
   // Of an operand in runs, finding the line would cost as much as waiting for it.
   if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
     ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,
          [&](const Expr& row, const Expr& k) {
-           return spec_.lhs(lhs_ahead_.batch, within(lhs_ahead_.row + row, m_), lhs_ahead_.k * each() + k);
-         }},
+           return spec_.lhs(lhs_ahead_.batch, row_of(within(lhs_ahead_.row + row, m_)),
+                            term_ahead(lhs_ahead_.k * each() + k));
+         },
+         spec_.listed.order},
         (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
   if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1) && !b_.rhs_unpacked)
     ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
          [&](const Expr& row, const Expr& k) {
-           return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), next_rhs_.k * each() + k);
-         }},
+           return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), term_ahead(next_rhs_.k * each() + k));
+         },
+         spec_.listed.order},
         ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
   return share;
 }

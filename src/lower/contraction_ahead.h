@@ -17,6 +17,7 @@ struct BlockAhead {
   int64_t rows = 0, depth = 0;
   bool along_k = true;  // whether neighbouring k, rather than rows, are neighbours in memory
   std::function<Expr(Expr row, Expr k)> element;
+  int order = -1;  // a buffer that says which row, or which k, is read: near enough to be asked
 };
 
 /// Prefetches to L2 of one share of the block's lines. With slot = 0 ... slots-1 all lines are asked for, in the order
@@ -32,7 +33,9 @@ class EpilogueAhead {
   EpilogueAhead(const LoopNest&, const Stmt& element, int row_var, int column_var, int64_t rows, int64_t columns,
                 bool writes);
   /// Prefetches of the slot's share of the lines of the tile that begins at (row, column); eight a buffer at most.
-  std::vector<Stmt> share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots) const;
+  /// `row_of`: which row that is.
+  std::vector<Stmt> share(const Expr& row, const Expr& column, const Expr& slot, int64_t slots,
+                          const std::function<Expr(const Expr&)>& row_of) const;
 
  private:
   struct Access {

@@ -85,7 +85,7 @@ class ContractionBuilder {
       if (all % size == 0) return block;
       if (all < size) return total;
     }
-    return minimum(block, total - start);
+    return minimum(block, (here ? here : total) - start);
   }
   static Expr up_to(int64_t block, const Expr& start, const Expr& total, const Expr& here = nullptr) {
     return up_to(integer(block), start, total, here);
@@ -128,11 +128,30 @@ class ContractionBuilder {
     return all_full(total, tile) ? index : minimum(index, total - integer(1));
   }
   bool many_blocks() const { return b_.k_blocks > 1; }
+  bool lists_rows() const { return spec_.listed.order >= 0 && !spec_.listed.terms; }
+  bool lists_terms() const { return spec_.listed.order >= 0 && spec_.listed.terms; }
+  Expr listed(const Expr& place) const { return nest_.load(spec_.listed.order, place); }
+  Expr row_of(const Expr& m) const { return lists_rows() ? listed(m) : m; }
+  Expr term_of(const Expr& k) const { return lists_terms() ? listed(k) : k; }
+  // body(row), with a name for the row where it is listed
+  template <class Body>
+  Stmt with_row(const Expr& m, Body body) {
+    if (!lists_rows()) return body(m);
+    const int row = nest_.add_local("row", DType::I64);
+    const Expr at = nest_.local(row);
+    return block({let(row, listed(m)), body(at)});
+  }
+  Expr read_rhs(const Expr& b, const Expr& n, const Expr& k) const { return spec_.rhs(b, n, term_of(k)); }
 
   // --- contraction.cpp
   // A number that the sizes decide. With a fixed blocking, where the nest must be the same for all sizes but for
   // numbers, it has a name, through which nothing is simplified.
   Expr size(const char* name, int64_t value);
+  /// Has the task go as far as its share of what is listed. `m_task`: its number down.
+  void begin_listed(const Expr& m_task);
+  Expr named(const char* name, const Expr& value);
+  /// Zeros in the task's share of the rows that are passed over.
+  Stmt zeros_in_hidden_rows();
   void begin_part(const Expr& batch, const Extents& here);
   Expr k_blocks_here() const { return k_here_ ? floor_div(k_here_ + integer(b_.block_k - 1), b_.block_k) : k_blocks_; }
   void at_k_block(const Expr& k_block);
@@ -244,9 +263,11 @@ class ContractionBuilder {
   Expr k_block_, first_k_, depth_;
   int64_t m_blocks_ = 1;
   Extents before_;
-  Expr m_here_, n_here_, k_here_;  // of a part: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
-  Ahead next_lhs_, next_rhs_;      // after this k block
-  Ahead lhs_ahead_;                // after this m block
+  Expr m_task_, tiles_of_task_;  // where rows are listed: the task's number down, and how many tiles it may have
+  Expr m_here_, n_here_,
+      k_here_;  // of a part, or what is listed: how much of m, n and k (in what spec_.k counts) there is; nullptr: all
+  Ahead next_lhs_, next_rhs_;  // after this k block
+  Ahead lhs_ahead_;            // after this m block
   std::optional<EpilogueAhead> finish_ahead_;
   Expr finish_row_, finish_column_;  // of the tile after this one
 };

@@ -14,7 +14,7 @@ Expr ContractionBuilder::lhs_at(const Expr& block_tile, const Expr& tile, const 
 Expr ContractionBuilder::rhs_element(const Expr& panel, const Expr& k, const Expr& column) const {
   if (!b_.rhs_unpacked) return nest_.load(rhs_, rhs_index(panel, k, column));
   Expr n = (first_panel_ + panel) * b_.tile_n + column;
-  Expr element = packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n, kk); });
+  Expr element = packed(first_k_ + k, [&](const Expr& kk) { return read_rhs(batch_, n, kk); });
   if (n_here_) return guarded(element, apply(Op::Lt, {n, n_here_}));
   return all_full(n_, b_.tile_n) ? element : guarded(element, apply(Op::Lt, {n, n_}));
 }
@@ -187,11 +187,13 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
 Stmt ContractionBuilder::epilogue(const Expr& tile, const Expr& panel, const Expr& base) {
   Expr m = tile * b_.tile_m, n = panel * b_.tile_n;
   return loop(LoopKind::Serial, "row", up_to(b_.tile_m, m, m_, m_here_), [&](const Expr& row) {
-    const Expr columns = up_to(b_.tile_n, n, n_, n_here_);
-    const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
-    const Expr at = nest_.var(column);
-    const Stmt store = spec_.epilogue(batch_, m + row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
-    return for_loop(LoopKind::Vector, column, columns, store, lanes_for({store}, b_.lanes, b_.tile_n));
+    return with_row(m + row, [&](const Expr& at_row) {
+      const Expr columns = up_to(b_.tile_n, n, n_, n_here_);
+      const int column = nest_.add_var("column", columns->kind == ExprKind::Int ? columns->int_value : -1);
+      const Expr at = nest_.var(column);
+      const Stmt store = spec_.epilogue(batch_, at_row, n + at, nest_.load(partial_, base + row * b_.tile_n + at));
+      return for_loop(LoopKind::Vector, column, columns, store, lanes_for({store}, b_.lanes, b_.tile_n));
+    });
   });
 }
 

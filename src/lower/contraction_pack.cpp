@@ -67,15 +67,18 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
   if (spec_.lhs_k_contiguous) {
     return loop(LoopKind::Serial, "row", rows, [&](const Expr& row) {
       // rows beyond the last repeat it: their sums are never read
-      const Expr m = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);
+      const Expr last = m_here_ ? minimum(first + row, m_here_ - integer(1)) : clamp(first + row, m_, b_.tile_m);
       const Expr at = lhs_index(row, integer(0));
-      if (spec_.lhs_run == 0)
-        return copy_along_k(lhs_, at, first_k_, depth_, [&](const Expr& k) { return spec_.lhs(batch_, m, k); });
-      return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
-        return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.fixed_blocking, from, count, element_lanes(),
-                         [&](const Expr& k, const Expr& major, const Expr& minor) {
-                           return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
-                         });
+      return with_row(last, [&](const Expr& m) {
+        if (spec_.lhs_run == 0)
+          return copy_along_k(lhs_, at, first_k_, depth_,
+                              [&](const Expr& k) { return spec_.lhs(batch_, m, term_of(k)); });
+        return fill_along_k(lhs_, at, first_k_, depth_, [&](const Expr& from, const Expr& count) {
+          return copy_runs(spec_.lhs_run, pack_k_ * each(), !spec_.fixed_blocking, from, count, element_lanes(),
+                           [&](const Expr& k, const Expr& major, const Expr& minor) {
+                             return store(lhs_, at * each() + k, spec_.lhs_in_run(batch_, m, major, minor));
+                           });
+        });
       });
     });
   }
@@ -88,7 +91,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
       Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes,
                             [&](const Expr& row, const Expr& major, const Expr& minor) {
                               return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
-                                             return spec_.lhs_in_run(batch_, kk, major, minor);
+                                             return spec_.lhs_in_run(batch_, term_of(kk), major, minor);
                                            }));
                             });
       return full
@@ -98,7 +101,8 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     return copy_padded(
         full ? rows : rest(rows, first, end), rows, full, [&](const Expr& row) { return lhs_index(row, k); },
         [&](const Expr& row) {
-          return packed(first_k_ + k, [&](const Expr& kk) { return spec_.lhs(batch_, first + row, kk); });
+          return packed(first_k_ + k,
+                        [&](const Expr& kk) { return spec_.lhs(batch_, row_of(first + row), term_of(kk)); });
         },
         lhs_);
   });
@@ -115,7 +119,7 @@ Stmt ContractionBuilder::pack_rhs() {
             copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes,
                       [&](const Expr& column, const Expr& major, const Expr& minor) {
                         return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) {
-                                       return spec_.rhs_in_run(batch_, kk, major, minor);
+                                       return spec_.rhs_in_run(batch_, term_of(kk), major, minor);
                                      }));
                       });
         if (full) return copy;
@@ -126,7 +130,7 @@ Stmt ContractionBuilder::pack_rhs() {
           up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full,
           [&](const Expr& column) { return rhs_index(panel, k, column); },
           [&](const Expr& column) {
-            return packed(first_k_ + k, [&](const Expr& kk) { return spec_.rhs(batch_, n + column, kk); });
+            return packed(first_k_ + k, [&](const Expr& kk) { return read_rhs(batch_, n + column, kk); });
           },
           rhs_);
     });
@@ -145,7 +149,7 @@ Stmt ContractionBuilder::pack_rhs_transposed() {
         const Expr at = column * stage_row_;
         if (spec_.rhs_k_run == 0)
           return copy_along_k(stage_, at, first_k_ + stage_k, depth,
-                              [&](const Expr& k) { return spec_.rhs(batch_, n, k); });
+                              [&](const Expr& k) { return read_rhs(batch_, n, k); });
         const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.fixed_blocking;
         return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
           return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),

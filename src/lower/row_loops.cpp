@@ -62,11 +62,12 @@ bool RowLoops::worth_keeping(const Node* n) const {
   return work >= cost::kWorthKeeping;
 }
 
-RowLoops::Factors RowLoops::factors() const {
+RowLoops::Factors RowLoops::factors(int64_t width) const {
   std::set<int64_t> points;
   for (const Node* n : values_) points.merge(split_points(n, schedule_, rows_, columns_));
   std::vector<int64_t> firm;
   if (columns_ > 1) firm.push_back(columns_);
+  if (columns_ == 1 && width > 0) firm.push_back(width);
   const std::vector<int64_t> all = factor(rows_ * columns_, firm, points);
   if (columns_ == 1) return {{all.begin(), all.end() - 1}, {all.back()}};
   int64_t product = 1;

@@ -35,7 +35,8 @@ class RowLoops {
   void declare_arguments();
   /// The domain as outer factors (rows) and inner ones (columns).
   struct Factors { std::vector<int64_t> outer, inner; };
-  Factors factors() const;
+  /// `width`: of an elementwise group, elements at multiples of which a run is to end; 0: anywhere.
+  Factors factors(int64_t width = 0) const;
 
   // The columns that a loop takes: those of `inner`; of its last factor a run of `extent` from `start` on.
   struct Columns {

@@ -394,6 +394,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}},
                                     {}, n->type);
     cut.saved.push_back(n->type);
+    cut.saved_nodes.push_back(n);
     cut.saved_as_bits.push_back(as_bits.contains(n));
     cut.forward.outputs.push_back({fwd(n), {}});
   }

@@ -13,8 +13,9 @@ struct Cut {
   // What the backward reads of what the caller holds anyway: i < primals is that primal, primals + j the forward output
   // j.
   std::vector<int64_t> saved_inputs;
-  std::vector<Type> saved;          // values that lie in the arena of the handle
-  std::vector<bool> saved_as_bits;  // of saved: masks that lie there as bits (bits.h)
+  std::vector<Type> saved;               // values that lie in the arena of the handle
+  std::vector<const Node*> saved_nodes;  // of saved: the nodes of the joint graph
+  std::vector<bool> saved_as_bits;       // of saved: masks that lie there as bits (bits.h)
   // Forward outputs that `forward` does not compute (it gives none there), and the graph that does. Its inputs are the
   // saved values alone, which nobody else can write: computed later, or never, they are the same.
   std::vector<int64_t> deferred_outputs;

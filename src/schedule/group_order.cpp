@@ -172,11 +172,12 @@ void behind_readers(const Groups& groups, const std::vector<int>& roots, const G
   }
 }
 
-/// The groups that make flags, and those that these need.
+/// The groups that make flags, or what kernels ask for beside their operands, and those that these need.
 std::unordered_set<int> of_flags(const Groups& groups, const Graph& graph, const Before& before) {
   std::vector<int> stack;
   for (const Node* n : graph.live())
     if (const Node* flag = flag_of(n)) stack.push_back(groups.group(flag));
+  for (const Node* n : graph.also_wanted) stack.push_back(groups.group(n));
   std::unordered_set<int> found;
   while (!stack.empty()) {
     const int g = stack.back();

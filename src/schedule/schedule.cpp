@@ -10,6 +10,7 @@ namespace {
 void find_stored(const Graph& graph, const std::vector<const Node*>& live, const Groups& groups, Schedule& out) {
   for (const Output& o : graph.outputs)
     if (o.value) out.stored.insert(base_of(o.value));
+  out.stored.insert(graph.also_wanted.begin(), graph.also_wanted.end());
   for (const Group& g : out.groups)
     for (const Node* n : g.values) {
       if (g.kind != GroupKind::Rows && n->op != Op::Extern && g.kind != GroupKind::Contract &&

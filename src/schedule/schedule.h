@@ -15,6 +15,7 @@
 
 #include "cost/operations.h"
 #include "graph/graph.h"
+#include "schedule/padding.h"
 #include "schedule/vendor_epilogue.h"
 #include "support/remark.h"
 
@@ -33,6 +34,9 @@ enum class GroupKind : uint8_t {
   Random,
   Extern,
 };
+/// What a group passes over of the rows that padding fills (padding.h): nothing; whole rows, where it writes zeros; or,
+/// of a contraction's sums over the rows, their terms.
+enum class Passes : uint8_t { Nothing, Rows, Terms };
 struct Group {
   GroupKind kind = GroupKind::Rows;
   std::vector<const Node*> values;  // in topological order
@@ -40,6 +44,7 @@ struct Group {
   int64_t rows = 0, columns = 1;
   // MatmulChain: each contraction that reads the matrix, with its epilogue
   std::vector<std::vector<const Node*>> consumers;
+  Passes passes = Passes::Nothing;
 };
 struct Schedule {
   std::vector<Group> groups;  // in an order that runs
@@ -50,6 +55,7 @@ struct Schedule {
   std::unordered_set<const Node*> bits;
   // by contraction of the vendor's library: what it does with the sums
   std::unordered_map<const Node*, VendorEpilogue> vendor_epilogues;
+  PaddedRows padded;  // where some group passes over rows
 
   int64_t bytes(const Node* n) const { return bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes(); }
 };

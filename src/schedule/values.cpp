@@ -67,6 +67,7 @@ class ValueChooser {
     VendorEpilogues epilogues(uses_, library_.refused);
     for (const Output& o : graph_.outputs)
       if (o.value && o.value->op != Op::Input) forced_.insert(base_of(o.value));
+    forced_.insert(graph_.also_wanted.begin(), graph_.also_wanted.end());
     for (const Node* n : live_)
       if (n->op == Op::Concat)
         for (const Node* i : n->inputs) put_together_.insert(base_of(i));

@@ -48,8 +48,13 @@ skip_hidden: bool = True
 """On a CPU: rows of a loss whose label is to be ignored are found when a step runs, and neither their logits nor their gradients
 are computed (docs/schedule.md), where all rows would take at least `skip_hidden_flops`."""
 
+skip_padding: bool = False
+"""On a CPU, with `skip_hidden`: an encoder's rows that attention's mask hides (padding) are found when a step runs, and its
+linear layers, norms and activations pass over them (docs/schedule.md), where all rows would take at least `skip_hidden_flops`.
+Off unless it is asked for: it is new."""
+
 skip_hidden_flops: int = 2**32
-"""How many operations all rows of a loss must take for hidden ones to be looked for."""
+"""How many operations all rows of a loss, or of an encoder, must take for hidden ones to be looked for."""
 
 max_signatures: int = 32
 """Traces per model or step (new sizes of one that has symbols are none). Calls that need another run in PyTorch; a train_step

@@ -41,6 +41,7 @@ class CompileOptions:
     loss_chunk_rows: int
     loss_chunk_bytes: int
     skip_hidden_flops: int
+    skip_padding: bool
     workers: int  # threads that a plan with a budget of memory has scratch memory for; 1: it has none
     disabled_passes: tuple[str, ...]
     flushes_denormals: bool  # whether denormal numbers count as zero, as operands and as results
@@ -77,6 +78,7 @@ class CompileOptions:
             loss_chunk_rows=config.loss_chunk_rows,
             loss_chunk_bytes=MOST if config.loss_chunk_bytes is None else config.loss_chunk_bytes,
             skip_hidden_flops=config.skip_hidden_flops if config.skip_hidden else MOST,
+            skip_padding=config.skip_padding and config.skip_hidden,
             workers=_core.thread_count() if limited else 1,
             disabled_passes=_disabled_passes(_core.optional_passes()),
             flushes_denormals=flushes_denormals(),

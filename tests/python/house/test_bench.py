@@ -132,12 +132,24 @@ def test_rows_without_a_label_are_no_work_that_matters(shifted):
     assert tiny.hidden_flops(tiny.batch(3)) == 0
 
 
+def test_padding_is_no_work_that_matters():
+    tiny = cases.build("tiny")
+    some = cases._padded(tiny, 0.6, 2, 48, 192)
+    mask = some.batch(3)["attention_mask"]
+    assert torch.equal(mask, some.batch(3)["attention_mask"])
+    assert mask[0].all() and mask[:, 0].all() and 0 < (mask == 0).sum() < 16
+    lengths = mask.sum(1).tolist()
+    linear, attention = 2 * 12 * 48 * 48, 2 * 2 * 48
+    rows, pairs = sum(16 - n for n in lengths), sum(16 * 16 - n * n for n in lengths)
+    assert some.hidden_flops(some.batch(3)) == 3 * 2 * (rows * linear + pairs * attention)
+
+
 @pytest.mark.parametrize("name", cases.CASES)
 def test_cases_are_what_their_titles_say(name):
     """Parameters in millions, as published (embeddings shared with the head counted once)."""
 
     parameters = {"gpt2": 124.4, "roberta": 124.6, "resnet50": 25.6, "vit": 86.6, "llama": 56.4}
-    parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7, "gpt2-tuned": 124.4, "roberta-masked": 124.7}
+    parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7, "gpt2-tuned": 124.4, "roberta-masked": 124.7, "roberta-padded": 124.6}
     with torch.device("meta"):
         model = cases.CASES[name].build().model
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters[name], abs=0.06)
