@@ -166,7 +166,9 @@ class Jitted:
 
         try:
             made = split.split(traced.jaxpr, self._name, given_away, compile_)
-        except (NotCompiled, InternalError):
+            if made is not None:  # asked before anything of it, an effect, is a part of the trace that goes on
+                jax.eval_shape(made, *jax.tree.leaves(traced.in_avals))
+        except Exception:  # JAX does not take the parts again: a failure of ours, for it has traced the function itself
             made = None  # what the whole was refused for is the reason
         if made is None:
             record.parts.clear()

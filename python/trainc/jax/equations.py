@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,15 +111,24 @@ def with_bodies(equation: Any, bodies: list[Function], values: list[Any]) -> lis
             return [*carry, *rows]
         case "while":
             first, second = parameters["cond_nconsts"], parameters["body_nconsts"]
-            condition, of_condition = parameters["cond_jaxpr"], values[:first]
-            return list(
-                lax.while_loop(
-                    lambda carry: jax.core.eval_jaxpr(condition.jaxpr, condition.consts, *of_condition, *carry)[0],
-                    lambda carry: tuple(bodies[0](*values[first : first + second], *carry)),
-                    tuple(values[first + second :]),
-                )
-            )
+            test, own = parameters["cond_jaxpr"], values[first : first + second]
+            rows = test.out_avals[0].shape  # of a loop under vmap: it runs until no row goes on, and a row that is done stays
+
+            def goes_on(carry: Any) -> Any:
+                return jax.core.eval_jaxpr(test.jaxpr, test.consts, *values[:first], *carry)[0]
+
+            def next_of(carry: Any) -> Any:
+                results = bodies[0](*own, *carry)
+                return tuple(map(functools.partial(_where, goes_on(carry)), results, carry) if rows else results)
+
+            any_goes_on = (lambda carry: goes_on(carry).any()) if rows else goes_on
+            return list(lax.while_loop(any_goes_on, next_of, tuple(values[first + second :])))
     return list(lax.switch(values[0], [lambda *v, body=body: tuple(body(*v)) for body in bodies], *values[1:]))
+
+
+def _where(rows: Any, x: Any, y: Any) -> Any:
+    """x in these rows, y in the others. rows: bool, of the first axes."""
+    return lax.select(lax.broadcast_in_dim(rows, x.shape, range(rows.ndim)), x, y)
 
 
 def evaluate(jaxpr: Any, values: dict[Var, Any], one: Callable[[int, Any, list[Any]], list[Any]]) -> list[Any]:

@@ -118,6 +118,20 @@ def settles(x, w):
     return lax.while_loop(lambda c: (c[0] ** 2).sum() > 1, lambda c: (block(c[0], w) * 0.1, c[1] + 1), (x, 0))
 
 
+def settle_apart(x, w, trips, key):
+    """Each of its own number of trips, with a key that each trip splits: a row that is done keeps its numbers."""
+
+    def settled(x, trips):
+        def trip(c):
+            x, i, key = c
+            return block(x, w), i + 1, jax.random.split(key)[0]
+
+        return lax.while_loop(lambda c: c[1] < trips, trip, (x, 0, key))
+
+    x, trips, keys = jax.vmap(settled)(jnp.stack([x, x + 1, x - 1, x * 2]), trips)
+    return x, trips, jax.random.key_data(keys)
+
+
 def scans(x, w):
     def trip(c, y):
         return block(fft(block(c, w)) + y, w), c.sum()
@@ -132,6 +146,7 @@ def switches(i, x, w):
 LOOPS = {
     "for": (trains, (W, X, 4), 1),
     "while": (settles, (X, W), 1),
+    "rows": (settle_apart, (X, W, np.array([2, 0, 3, 1]), jax.random.key(0)), 1),
     "scan": (scans, (X, W), 2),
     "switch": (switches, (2, X, W), 2),
 }
@@ -301,3 +316,23 @@ def test_calls_that_are_opened():
         opened = equations.call_of(equation)
         assert opened is not None, equation.primitive
         same(opened(X), [call(X)])
+
+
+def test_parts_that_jax_does_not_take_again_fall_back(monkeypatch):
+    """And what the function does beside its results is not done twice."""
+
+    def fails(equation, bodies, values):
+        raise TypeError("as if a newer JAX asked for more")
+
+    monkeypatch.setattr(equations, "with_bodies", fails)
+    told = []
+
+    def step(x, w, steps):
+        jax.debug.callback(lambda: told.append(1))
+        return trains(w, x, steps)
+
+    function = trainc.jit(step)
+    with pytest.warns(trainc.TraincWarning, match="step runs in JAX") as said:
+        same(function(X, W, 2), jax.jit(trains)(W, X, 2))
+    jax.effects_barrier()
+    assert len(said) == 1 and told == [1]
