@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-distributed test-cuda test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-flax test-distributed test-cuda test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -123,6 +123,17 @@ test-tensorflow: build .venv-tensorflow-$(TENSORFLOW)/python.stamp  ## trainc.fu
 	@touch $@
 
 RAY ?= 2.60.0
+
+# Beside .venv, whose packages it finds.
+.venv-flax/python.stamp: .venv/package.stamp
+	.venv/bin/python -m venv .venv-flax
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > $$(.venv-flax/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-flax/bin/pip install --quiet flax==0.12.8 optax==0.2.8 $$(grep '^jax==' requirements.txt)
+	@touch $@
+
+test-flax: build .venv-flax/python.stamp  ## a BERT in flax beside XLA, in an environment of its own
+	PYTHONPATH=$(CURDIR)/python .venv-flax/bin/python -m pytest tests/python/jax/test_whole_steps.py -k flax $(ARGS)
 
 test-distributed: build .venv-ray-$(RAY)/python.stamp  ## GPT-2, Llama, ResNet on two and four ranks under DDP and FSDP2; the launchers' examples, Ray Train's (RAY=2.60.0) too
 	PYTHONPATH=$(CURDIR)/python TRAINC_MORE_RANKS=1 .venv-ray-$(RAY)/bin/python -m pytest tests/python/distributed $(ARGS)

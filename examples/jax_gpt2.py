@@ -64,17 +64,23 @@ def train_step(state, key, ids, heads: int, rate: float):
     return (jax.tree.map(update, weights, first, second), first, second, count), loss
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--xla", action="store_true")
-for name, value in {"steps": 10, "layers": 12, "width": 768, "heads": 12, "batch": 4, "length": 256}.items():
-    parser.add_argument(f"--{name}", type=int, default=value)
-parser.add_argument("--dropout", type=float, default=0.1)
-args = parser.parse_args()
-text = np.frombuffer(b"".join(p.read_bytes() for p in sorted(pathlib.Path(pathlib.__file__).parent.glob("*.py"))), np.uint8)
-step = (jax.jit if args.xla else trainc.jit)(functools.partial(train_step, heads=args.heads, rate=args.dropout), donate_argnums=0)
-weights = initial(jax.random.key(0), args.layers, args.width, args.length)
-state = (weights, jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights), jnp.zeros((), jnp.int32))
-for i in range(args.steps):
-    start, rows = time.perf_counter(), np.random.default_rng(i).integers(0, len(text) - args.length, args.batch)
-    state, loss = step(state, jax.random.key(1), np.stack([text[r : r + args.length] for r in rows]).astype(np.int32))
-    print(f"step {i}  loss {float(loss):.5f}  {time.perf_counter() - start:.2f} s", flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xla", action="store_true")
+    for name, value in {"steps": 10, "layers": 12, "width": 768, "heads": 12, "batch": 4, "length": 256}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    args = parser.parse_args()
+    text = np.frombuffer(b"".join(p.read_bytes() for p in sorted(pathlib.Path(pathlib.__file__).parent.glob("*.py"))), np.uint8)
+    step = functools.partial(train_step, heads=args.heads, rate=args.dropout)
+    step = (jax.jit if args.xla else trainc.jit)(step, donate_argnums=0)
+    weights = initial(jax.random.key(0), args.layers, args.width, args.length)
+    state = (weights, jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights), jnp.zeros((), jnp.int32))
+    for i in range(args.steps):
+        start, rows = time.perf_counter(), np.random.default_rng(i).integers(0, len(text) - args.length, args.batch)
+        state, loss = step(state, jax.random.key(1), np.stack([text[r : r + args.length] for r in rows]).astype(np.int32))
+        print(f"step {i}  loss {float(loss):.5f}  {time.perf_counter() - start:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,10 +3,17 @@ that a step drew or counted. Small: what matters is which operations meet. Draws
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+import jax_gpt2  # noqa: E402
 
 KEPT = np.float32(0.9)
 
@@ -186,8 +193,29 @@ def vit(state, key, batch):
     return adamw(state, gradients, rate), {"loss": loss, "mask": mask, "said": said}
 
 
+# ---- GPT-2, as the example has it, with dropout in each layer --------------------------------------------------------
+
+
+def gpt2_state(seed: int):
+    shapes = {"wte": (WORDS, WIDTH), "wpe": (LENGTH, WIDTH), "norm": (2, WIDTH)}
+    for i in range(2):
+        shapes |= {f"{i}.qkv": (WIDTH, 3 * WIDTH), f"{i}.proj": (WIDTH, WIDTH), f"{i}.up": (WIDTH, 4 * WIDTH),
+                   f"{i}.down": (4 * WIDTH, WIDTH), f"{i}.norm1": (2, WIDTH), f"{i}.norm2": (2, WIDTH)}  # fmt: skip
+    return adamw_state(normal(seed, **shapes))
+
+
+def gpt2(state, key, batch):
+    loss, gradients = jax.value_and_grad(jax_gpt2.loss_of)(state["weights"], batch["ids"], key, 4, np.float32(0.1))
+    return adamw(state, gradients), {"loss": loss}
+
+
 STEPS = {
+    "gpt2": (gpt2, gpt2_state, encoder_batch),
     "encoder": (encoder, encoder_state, encoder_batch),
     "resnet": (resnet, resnet_state, resnet_batch),
     "vit": (vit, vit_state, resnet_batch),
 }
+if find_spec("flax"):  # `pip install flax`: it is no part of what tests need
+    import flax_steps
+
+    STEPS["flax bert"] = (flax_steps.bert, flax_steps.bert_state, encoder_batch)
