@@ -24,7 +24,9 @@ import gpu_share
 
 FLOPS_SHARE, BYTES_SHARE = 0.75, 0.85  # of the peaks
 MISALIGNED_SHARE = 0.3  # of the peak: a guess at a product whose rows begin at no multiple of 16 bytes
-WALK = 50  # cycles of a multiprocessor for each place that a thread of a scatter reads
+# cycles of a multiprocessor for each place that a thread of a scatter reads: of 8 at a time, which lie in Shared memory, ten
+# instructions and some 50 cycles until it is known whether one of them is its own (src/lower/dealt_scatter.cpp)
+WALK = 8
 CLOCK = 1.8e9  # of a multiprocessor
 LATENCY = 0.7e-6  # seconds from a load to its value, of memory that no cache holds
 IN_FLIGHT = 16  # bytes that a thread asks for at a time

@@ -25,8 +25,10 @@ constexpr int64_t kSumThreads = 1024;
 constexpr int64_t kLeastTerms = 16;
 
 // --- scatters on a device
-// Threads a multiprocessor that places are dealt to: each reads the places of all sources.
+// Threads a multiprocessor that places are dealt to: each goes through all sources.
 constexpr int64_t kScatterThreads = 512;
+// Sources whose places a thread reads at a time, where a block has found out which are of its part.
+constexpr int64_t kSourcesAtOnce = 8;
 // Sources a place that a part of a scatter has at least, where the parts have places of their own.
 constexpr int64_t kSourcesOfAPlace = 4;
 

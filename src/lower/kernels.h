@@ -1,5 +1,6 @@
 // One builder a kind of group, and what they share. Inside lower only.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "graph/remarks.h"
@@ -15,6 +16,13 @@ LoweredKernel lower_contract(const Schedule&, const Group&, const LoweringOption
 LoweredKernel lower_matmul_chain(const Schedule&, const Group&, const LoweringOptions&, const NodeRemarks&);
 LoweredKernel lower_scan(const Schedule&, const Group&, const LoweringOptions&);
 std::vector<LoweredKernel> lower_scatter(const Schedule&, const Group&, const LoweringOptions&);
+/// Whether the place that a source goes to depends on its position along the axis alone.
+bool goes_by_source(const Node* scatter);
+/// The additions of such a scatter, on a device, its places dealt to `parts`, of which there are as many as places at
+/// most. `add(e, axes, place)`: adds the source at `axes` to its element of the place.
+LoweredKernel lower_dealt_scatter(
+    const Schedule&, const Group&, int64_t parts,
+    const std::function<Stmt(Expressions& e, std::vector<Expr> axes, const Expr& place)>&);
 std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const LoweringOptions&);
 LoweredKernel lower_philox(const Group&, const LoweringOptions&);
 

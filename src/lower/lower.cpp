@@ -174,14 +174,31 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
                              }));
   if (src->type.numel() == 0) return kernels;
 
+  const Dims& shape = src->shape();
+  const int64_t size = n->shape()[axis], parts = scatter_parts(src->type.numel(), shape[axis], size, options.target);
+  /// Adds the source at `axes` to its element of the place `at`.
+  const auto add = [&, axis = axis, kind = kind](Expressions& e, std::vector<Expr> axes, const Expr& at) {
+    Expr v = e.value(src, Index::at_axes(shape, axes));
+    axes[axis] = at;
+    const Expr position = Index::at_axes(n->shape(), axes).linear();
+    if (kind == ScatterKind::Sum) {
+      Expr old = e.nest().load(e.argument(n, true), position);
+      if (arithmetic_dtype(n->dtype()) != n->dtype()) old = loop::cast(old, DType::F32);
+      v = arithmetic(n->dtype(), loop::apply(n->dtype() == DType::Bool ? Op::Or : Op::Add, {old, v}));
+    }
+    return e.store(n, position, v);
+  };
+  if (parts > 1 && goes_by_source(n)) {
+    kernels.push_back(lower_dealt_scatter(schedule, group, parts, add));
+    return kernels;
+  }
+
   // Sources are added in row-major order along the axis, whatever runs beside each other: axes after it lie across
   // lanes, axes before it, pieces of those after it, and on a device parts of the places are independent.
   LoweredKernel kernel;
   loop::LoopNest& nest = kernel.nest;
   nest.name = kernel_name(group);
   Expressions e(schedule, kernel);
-  const Dims& shape = src->shape();
-  const int64_t size = n->shape()[axis], parts = scatter_parts(src->type.numel(), shape[axis], size, options.target);
   std::vector<int64_t> outer;
   std::vector<Expr> axes(shape.size());
   if (parts > 1) outer.push_back(parts);
@@ -213,21 +230,11 @@ std::vector<LoweredKernel> lower_scatter(const Schedule& schedule, const Group& 
   }
   std::vector<Stmt> inside;
   e.out = &inside;
-  const int buffer = e.argument(n, true);
+  e.argument(n, true);
   const Expr at = e.checked_index(index_node, Index::at_axes(index_node->shape(), axes), size, failure);
   std::vector<Stmt> sum;
   e.out = &sum;
-  Expr add = e.value(src, Index::at_axes(shape, axes));
-  std::vector<Expr> target = axes;
-  target[axis] = at;
-  const Expr position = Index::at_axes(n->shape(), target).linear();
-  Expr v = add;
-  if (kind == ScatterKind::Sum) {
-    Expr old = nest.load(buffer, position);
-    if (arithmetic_dtype(n->dtype()) != n->dtype()) old = loop::cast(old, DType::F32);
-    v = arithmetic(n->dtype(), loop::apply(n->dtype() == DType::Bool ? Op::Or : Op::Add, {old, add}));
-  }
-  sum.push_back(e.store(n, position, v));
+  sum.push_back(add(e, axes, at));
   if (parts > 1) {  // a loop of one turn where the place is of this part, of none elsewhere
     const Expr mine = loop::apply(Op::Eq, {loop::apply(Op::Mod, {at, integer(parts)}), loops.variables()[0]});
     const int turn = nest.add_var("mine", -1);

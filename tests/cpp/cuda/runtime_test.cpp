@@ -322,13 +322,16 @@ TEST(DeviceRuntime, ScattersKeepADeviceBusy) {
     Dims places, sources;
     DType dtype;
     ScatterKind kind;
-  } cases[] = {{{3, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},  // in stages
-               {{3, 8, 5}, {1024, 8, 5}, DType::BF16, ScatterKind::Sum},
-               {{2, 36}, {1000, 36}, DType::F64, ScatterKind::Sum},
-               {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},  // dealt by place
-               {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
-               {{3, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
-               {{61}, {33000}, DType::F32, ScatterKind::Sum}};
+  } cases[] = {
+      {{3, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},  // in stages
+      {{3, 8, 5}, {1024, 8, 5}, DType::BF16, ScatterKind::Sum},
+      {{2, 36}, {1000, 36}, DType::F64, ScatterKind::Sum},
+      {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Sum},    // dealt by place
+      {{300, 300}, {1000, 300}, DType::F32, ScatterKind::Sum},  // two blocks a part, neither chunk nor columns full
+      {{300, 8, 5}, {1000, 8, 5}, DType::BF16, ScatterKind::Sum},
+      {{300, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
+      {{3, 40}, {1024, 40}, DType::F32, ScatterKind::Last},
+      {{61}, {33000}, DType::F32, ScatterKind::Sum}};
   for (const auto& [places, sources, dtype, kind] : cases) {
     Graph g;
     Builder b{g, {}};
@@ -345,6 +348,10 @@ TEST(DeviceRuntime, ScattersKeepADeviceBusy) {
       threads = std::max(threads, s.parallel_extent * plan.kernels[s.kernel].threads);
     const int64_t columns = g.outputs[0].value->type.numel() / places[0];
     EXPECT_GE(threads, std::min<int64_t>(8, places[0]) * columns) << plan::print(plan);
+    if (places[0] == 300) {  // a block looks at an index once
+      const auto& code = plan.kernels[plan.steps.back().kernel].code;
+      EXPECT_THAT(std::string(code.begin(), code.end()), HasSubstr("shared place: i32[")) << plan::print(plan);
+    }
     auto inputs = halves(g, 3);
     for (size_t i = 0; i < inputs[1].i.size(); ++i) inputs[1].i[i] = (i * i + i / 7) % places[0];
     const auto run = [&] {
