@@ -53,8 +53,10 @@ struct JointGraph::Impl {
     forward = backward = deferred = layout;
     deferred.arena_inputs_from = 0;
     forward.arena_outputs_from = forward_outputs;
+    // What the backward computes again from rows of zeros is another number than what the forward took a maximum of.
+    const bool tell = padding && price == 0;
     for (const Node* n : cut.saved_nodes)
-      forward.arena_unread.push_back(padding ? padding->unread(n) : schedule::Unread());
+      forward.arena_unread.push_back(tell ? padding->unread(n) : schedule::Unread());
     if (padding) forward.padded.samples = padding->samples(), forward.padded.tokens = padding->tokens();
     backward.arena_inputs_from = static_cast<int64_t>(cut.saved_inputs.size()) + tangents;
   }
