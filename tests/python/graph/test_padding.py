@@ -274,6 +274,23 @@ def test_a_second_mask_may_hide_all_that_padding_does_not(kinds):
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
+def test_what_a_budget_computes_again_is_what_the_maximum_was_taken_of(monkeypatch):
+    """Were rows of queries filled with zeros before the scores' maximum, and computed again as their bias, exp would overflow."""
+    found = {}
+    for skipped in (True, False):
+        monkeypatch.setattr(trainc.config, "skip_padding", skipped)
+        model = Encoder("by_hand", drop=0.0)
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.inner.bias[: 2 * WIDTH] *= 3000
+        trainc.compile(model, memory="320KB")
+        for seed in range(2):
+            model(*batch(right, seed)).backward()
+        found[skipped] = {name: p.grad for name, p in model.named_parameters()}
+    for name, gradient in found[False].items():
+        torch.testing.assert_close(found[True][name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
 def test_lengths_of_a_batch_share_a_trace():
     run, eager = Run("compile", drop=0.0), Run(None, drop=0.0)
     for seed in range(4):
