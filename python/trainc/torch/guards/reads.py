@@ -271,7 +271,9 @@ class Reads:
             self._todo.append(("os.environ", os.environ))
         self.own_backward |= not _BACKWARD.isdisjoint(facts.names)
         self._name(facts.names)
-        if facts.any_attribute and not self._all:
+        # Forgiving, such a name is left to torch.compile's guards: without them, Keras's layers would have the state of a whole
+        # training (the optimizer, epochs) compared at each call, for their model holds it.
+        if facts.any_attribute and not self._all and not self._forgiving:
             self._all = True
             for name in [name for name in self._waiting if not name.startswith("__")]:
                 for path, value, owner in self._waiting.pop(name):
