@@ -95,8 +95,8 @@ Value* bf16_to_f32(Builder& b, Value* x) {
 }
 
 // By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a
-// value rounded and widened again is not shifted at all. Sums alone, for compares and their masks take time; a NaN whose
-// lower half is not zero needs one, for the sum could carry it into a number.
+// value rounded and widened again is not shifted at all. Sums alone, for compares and their masks take time; a NaN
+// whose lower half is not zero needs one, for the sum could carry it into a number.
 Value* f32_to_bf16(Builder& b, Value* x) {
   Value* narrow = nullptr;  // a value that was widened is not rounded again
   if (pattern::match(x, pattern::m_BitCast(
