@@ -75,11 +75,15 @@ test-python: build
 test-torch: build .venv-torch-$(TORCH)/python.stamp  ## the Python tests with another PyTorch, in an environment of its own (TORCH=2.11.0)
 	.venv-torch-$(TORCH)/bin/python -m pytest -n $(JOBS) --ignore tests/python/jax --ignore tests/python/keras $(ARGS)
 
-# Beside .venv, whose packages it finds, so that torch is not installed again.
-.venv-trainers/python.stamp: requirements-trainers.txt .venv/package.stamp
-	.venv/bin/python -m venv .venv-trainers
+# An environment beside .venv, whose packages it finds, so that torch is not installed again.
+define beside_venv
+.venv/bin/python -m venv $(1)
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	    > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+endef
+
+.venv-trainers/python.stamp: requirements-trainers.txt .venv/package.stamp
+	$(call beside_venv,.venv-trainers)
 	grep '^torch==' requirements.txt > .venv-trainers/constraints.txt
 	.venv-trainers/bin/pip install --quiet -c .venv-trainers/constraints.txt -r requirements-trainers.txt
 	@# PyPI's torchvision is built with CUDA: beside PyTorch's CPU build its import fails at declarations of operators (nms and the
@@ -92,9 +96,7 @@ test-trainers: build .venv-trainers/python.stamp  ## the examples of Hugging Fac
 	PYTHONPATH=$(CURDIR)/python .venv-trainers/bin/python -m pytest tests/trainers tests/python/house/test_guide.py $(ARGS)
 
 .venv-transformers-%/python.stamp: requirements-trainers.txt .venv/package.stamp
-	.venv/bin/python -m venv .venv-transformers-$*
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-transformers-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(call beside_venv,.venv-transformers-$*)
 	.venv-transformers-$*/bin/pip install --quiet transformers==$* $$(grep '^accelerate==' requirements-trainers.txt)
 	@touch $@
 
@@ -104,9 +106,7 @@ test-transformers: build .venv-transformers-$(TRANSFORMERS)/python.stamp  ## the
 	PYTHONPATH=$(CURDIR)/python .venv-transformers-$(TRANSFORMERS)/bin/python -m pytest tests/trainers -k huggingface $(ARGS)
 
 .venv-tensorflow-%/python.stamp: .venv/package.stamp
-	.venv/bin/python -m venv .venv-tensorflow-$*
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-tensorflow-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(call beside_venv,.venv-tensorflow-$*)
 	.venv-tensorflow-$*/bin/pip install --quiet tensorflow-cpu==$*
 	@touch $@
 
@@ -116,19 +116,14 @@ test-tensorflow: build .venv-tensorflow-$(TENSORFLOW)/python.stamp  ## trainc.fu
 	PYTHONPATH=$(CURDIR)/python .venv-tensorflow-$(TENSORFLOW)/bin/python -m pytest tests/python/tf $(ARGS)
 
 .venv-ray-%/python.stamp: .venv/package.stamp
-	.venv/bin/python -m venv .venv-ray-$*
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-ray-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(call beside_venv,.venv-ray-$*)
 	.venv-ray-$*/bin/pip install --quiet 'ray[train]==$*'
 	@touch $@
 
 RAY ?= 2.60.0
 
-# Beside .venv, whose packages it finds.
 .venv-flax/python.stamp: .venv/package.stamp
-	.venv/bin/python -m venv .venv-flax
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-flax/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(call beside_venv,.venv-flax)
 	.venv-flax/bin/pip install --quiet flax==0.12.8 optax==0.2.8 $$(grep '^jax==' requirements.txt)
 	@touch $@
 
@@ -193,11 +188,8 @@ gpu-kit: .venv/package.stamp  ## out/gpu-kit: what a machine with a GPU and with
 check-losses: build  ## GPT-2 124M, 4 x 256, 30 steps: losses against eager's own spread, through both doors (about half an hour)
 	python bench/losses.py $(ARGS)
 
-# Beside .venv, whose packages it finds.
 .venv-docs/python.stamp: requirements-docs.txt .venv/package.stamp
-	.venv/bin/python -m venv .venv-docs
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    > $$(.venv-docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(call beside_venv,.venv-docs)
 	.venv-docs/bin/pip install --quiet -r requirements-docs.txt
 	@touch $@
 

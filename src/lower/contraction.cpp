@@ -107,40 +107,35 @@ Stmt ContractionBuilder::task(const Expr& task) {
   return block(std::move(sizes_));
 }
 
-Expr ContractionBuilder::named(const char* name, const Expr& value) {
+Expr ContractionBuilder::named(std::vector<Stmt>& body, const char* name, const Expr& value) {
   const int local = nest_.add_local(name, DType::I64);
-  sizes_.push_back(let(local, value));
+  body.push_back(let(local, value));
   return nest_.local(local);
 }
 
 void ContractionBuilder::begin_listed(const Expr& m_task) {
   require(part_ == Part::None && !b_.tiles && spec_.batch == 1, "rows are listed of one nest without AMX tiles");
-  const Expr count = named("count", nest_.load(spec_.listed.count, integer(0)));
+  const Expr count = named(sizes_, "count", nest_.load(spec_.listed.count, integer(0)));
   if (spec_.listed.terms) {
-    k_here_ = pairs_ ? named("pairs", floor_div(count + integer(1), 2)) : count;
+    k_here_ = pairs_ ? named(sizes_, "pairs", floor_div(count + integer(1), 2)) : count;
     return;
   }
   // Tasks share the rows that there are equally.
   m_here_ = count;
-  const Expr tiles = named("tiles_shown", floor_div(count + integer(b_.tile_m - 1), b_.tile_m));
-  m_task_ = named("m_task", m_task);
-  tiles_of_task_ = named("tiles_of_task", quotient(tiles + m_tasks_ - integer(1), m_tasks_));
-  first_tile_ = named("first_tile", product(m_task_, tiles_of_task_));
-  tiles_ = named("tiles_here", rest(tiles_of_task_, first_tile_, tiles));
+  const Expr tiles = named(sizes_, "tiles_shown", floor_div(count + integer(b_.tile_m - 1), b_.tile_m));
+  m_task_ = named(sizes_, "m_task", m_task);
+  tiles_of_task_ = named(sizes_, "tiles_of_task", quotient(tiles + m_tasks_ - integer(1), m_tasks_));
+  first_tile_ = named(sizes_, "first_tile", product(m_task_, tiles_of_task_));
+  tiles_ = named(sizes_, "tiles_here", rest(tiles_of_task_, first_tile_, tiles));
 }
 
 Stmt ContractionBuilder::zeros_in_hidden_rows() {
   std::vector<Stmt> body;
-  const auto name = [&](const char* what, const Expr& value) {
-    const int local = nest_.add_local(what, DType::I64);
-    body.push_back(let(local, value));
-    return nest_.local(local);
-  };
-  const Expr hidden = name("hidden", m_ - m_here_);
-  const Expr share = name("share", quotient(hidden + m_tasks_ - integer(1), m_tasks_));
-  const Expr before = name("before", product(m_task_, share));
+  const Expr hidden = named(body, "hidden", m_ - m_here_);
+  const Expr share = named(body, "share", quotient(hidden + m_tasks_ - integer(1), m_tasks_));
+  const Expr before = named(body, "before", product(m_task_, share));
   const Expr column = first_panel_ * b_.tile_n;
-  const Expr columns = name("columns", minimum(panels_ * b_.tile_n, n_ - column));
+  const Expr columns = named(body, "columns", minimum(panels_ * b_.tile_n, n_ - column));
   body.push_back(loop(LoopKind::Serial, "row", rest(share, before, hidden), [&](const Expr& row) {
     return with_row(m_here_ + before + row, [&](const Expr& m) {
       return loop(
@@ -170,10 +165,7 @@ Stmt ContractionBuilder::add_k_block(const Expr& batch, const Expr& k_block, con
 }
 
 Expr ContractionBuilder::size(const char* name, int64_t value) {
-  if (!spec_.fixed_blocking) return integer(value);
-  const int local = nest_.add_local(name, DType::I64);
-  sizes_.push_back(let(local, integer(value)));
-  return nest_.local(local);
+  return spec_.fixed_blocking ? named(sizes_, name, integer(value)) : integer(value);
 }
 
 void ContractionBuilder::begin_part(const Expr& batch, const Extents& here) {

@@ -114,9 +114,7 @@ std::vector<Stmt> EpilogueAhead::share(const Expr& row, const Expr& column, cons
 Expr ContractionBuilder::choose(std::vector<Stmt>& body, const char* name, const Expr& index, const Expr& count,
                                 const Expr& at_last, const Expr& before) {
   if (is_number(count) && count->int_value == 1) return at_last;
-  const int local = nest_.add_local(name, DType::I64);
-  body.push_back(let(local, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before})));
-  return nest_.local(local);
+  return named(body, name, apply(Op::Select, {apply(Op::Eq, {index, count - integer(1)}), at_last, before}));
 }
 
 void ContractionBuilder::look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task) {

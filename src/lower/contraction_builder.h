@@ -149,7 +149,8 @@ class ContractionBuilder {
   Expr size(const char* name, int64_t value);
   /// Has the task go as far as its share of what is listed. `m_task`: its number down.
   void begin_listed(const Expr& m_task);
-  Expr named(const char* name, const Expr& value);
+  /// `body` gives the value a name.
+  Expr named(std::vector<Stmt>& body, const char* name, const Expr& value);
   /// Zeros in the task's share of the rows that are passed over.
   Stmt zeros_in_hidden_rows();
   void begin_part(const Expr& batch, const Extents& here);

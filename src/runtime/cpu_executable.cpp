@@ -48,16 +48,16 @@ struct CpuExecutable::Impl {
   std::optional<Poison> poison;
   std::vector<std::unique_ptr<Operation>> operations;  // by step: of Starts
   std::vector<size_t> started_by;                      // by token: the Start
-  size_t tokens = 0;
 
   explicit Impl(const plan::Plan& p) : plan(p), code(plan.kernels) {
     if (environment_lists("TRAINC_DEBUG", "poison")) poison.emplace(plan);
     for (const plan::Step& s : plan.steps) {
       const bool start = s.kind == plan::StepKind::Start;
-      if (start)
-        started_by.resize(std::max<size_t>(started_by.size(), s.token + 1)), started_by[s.token] = operations.size();
+      if (start) {  // tokens are 0, 1, ..., in any order
+        started_by.resize(std::max<size_t>(started_by.size(), s.token + 1));
+        started_by[s.token] = operations.size();
+      }
       operations.push_back(start ? make_operation(plan, s) : nullptr);
-      tokens += start;
     }
     dies_after.resize(plan.steps.size());
     const std::vector<plan::LiveRange> live = plan::live_ranges(plan);
@@ -75,7 +75,7 @@ struct CpuExecutable::Impl {
         return run;
       }
     }
-    auto run = std::make_unique<Run>(tokens);
+    auto run = std::make_unique<Run>(started_by.size());
     run->owners.resize(plan.buffers.size());
     for (const plan::Step& s : plan.steps) run->arguments.emplace_back(s.arguments.size());
     return run;

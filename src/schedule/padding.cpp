@@ -11,11 +11,13 @@
 namespace trainc::schedule {
 namespace {
 
+bool among(const RowMaps& maps, const RowMap& m) { return std::find(maps.begin(), maps.end(), m) != maps.end(); }
+
 /// Maps, or all that there are.
 struct Maps {
   RowMaps some;
   bool all = false;
-  bool has(const RowMap& m) const { return all || std::find(some.begin(), some.end(), m) != some.end(); }
+  bool has(const RowMap& m) const { return all || among(some, m); }
   bool none() const { return !all && some.empty(); }
   void add(const RowMap& m) {
     if (!has(m)) some.push_back(m);
@@ -157,10 +159,9 @@ class PaddingFinder {
   }
 
   // --- maps
-  RowMap map_of(int64_t token) const { return {p_.samples_ == 1 ? 0 : token * p_.tokens_, token}; }
   RowMap rows_of(const Node* n) const {
     const int64_t rows = p_.samples_ * p_.tokens_, numel = n->type.numel();
-    return map_of(rows > 0 && numel % rows == 0 ? numel / rows : 0);
+    return p_.map_of(rows > 0 && numel % rows == 0 ? numel / rows : 0);
   }
   /// The stride in `to` of what lies at `stride` in `from`, `extent` long, where axis a becomes axis_of[a] (-1: none).
   static std::optional<int64_t> carried(int64_t stride, int64_t extent, const Dims& from, const Dims& to,
@@ -247,7 +248,7 @@ class PaddingFinder {
       int64_t before = 1;
       for (size_t k = 0; k < a; ++k) before *= whole[k];
       if (before != p_.samples_) return std::nullopt;
-      found = map_of(contiguous_strides(whole)[a]);
+      found = p_.map_of(contiguous_strides(whole)[a]);
     }
     return found;
   }
@@ -430,21 +431,17 @@ Unread PaddingProof::unread(const Node* n) const {
 bool PaddingProof::may_be_zero(const Node* n) const {
   const int64_t rows = samples_ * tokens_;
   if (n->type.numel() == 0 || n->type.numel() % rows != 0) return false;
-  const int64_t width = n->type.numel() / rows;
-  const RowMap map{samples_ == 1 ? 0 : width * tokens_, width};
-  const auto has = [&](const RowMaps& maps) { return std::find(maps.begin(), maps.end(), map) != maps.end(); };
+  const RowMap map = map_of(n->type.numel() / rows);
   const auto zero = zero_.find(n);
-  const auto unread = unread_.find(n);
-  return (zero != zero_.end() && has(zero->second)) || (unread != unread_.end() && has(unread->second.zeros));
+  return (zero != zero_.end() && among(zero->second, map)) || among(unread(n).zeros, map);
 }
 
 bool PaddingProof::sums_over_rows(const Node* contract) const {
   const Dims& lhs = contract->in(0)->shape();
   if (lhs[0] != 1 || lhs[2] != samples_ * tokens_) return false;
-  const RowMap map{samples_ == 1 ? 0 : tokens_, 1};
   return std::any_of(contract->inputs.begin(), contract->inputs.end(), [&](const Node* n) {
     const auto it = zero_.find(n);
-    return it != zero_.end() && std::find(it->second.begin(), it->second.end(), map) != it->second.end();
+    return it != zero_.end() && among(it->second, map_of(1));
   });
 }
 

@@ -65,6 +65,8 @@ class PaddingProof {
 
  private:
   friend class PaddingFinder;
+  /// The map of elements of which `token` lie in a row of one token, row after row.
+  RowMap map_of(int64_t token) const { return {samples_ == 1 ? 0 : token * tokens_, token}; }
   enum class Says : uint8_t {
     Bias,
     Shown,

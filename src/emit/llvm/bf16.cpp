@@ -85,8 +85,6 @@ class NansFitBf16 {
   llvm::SmallPtrSet<const Value*, 32> seen_;
 };
 
-Value* bits_of(uint32_t x, Value* like) { return llvm::ConstantInt::get(like->getType(), x); }
-
 }  // namespace
 
 Value* bf16_to_f32(Builder& b, Value* x) {
@@ -104,10 +102,10 @@ Value* f32_to_bf16(Builder& b, Value* x) {
       narrow->getType() == int_like(x, 16))
     return narrow;
   Value* bits = b.CreateBitCast(x, widen(b.getInt32Ty(), lanes_of(x)));
-  Value* odd = b.CreateAnd(b.CreateLShr(bits, 16), bits_of(1, bits));
-  Value* rounded = b.CreateAdd(b.CreateAdd(bits, bits_of(0x7fff, bits)), odd);
+  Value* odd = b.CreateAnd(b.CreateLShr(bits, 16), integer(bits, 1));
+  Value* rounded = b.CreateAdd(b.CreateAdd(bits, integer(bits, 0x7fff)), odd);
   if (!NansFitBf16().of(x))
-    rounded = b.CreateSelect(b.CreateFCmpUNO(x, x), b.CreateOr(bits, bits_of(0x400000, bits)), rounded);
+    rounded = b.CreateSelect(b.CreateFCmpUNO(x, x), b.CreateOr(bits, integer(bits, 0x400000)), rounded);
   return b.CreateTrunc(b.CreateLShr(rounded, 16), int_like(bits, 16));
 }
 

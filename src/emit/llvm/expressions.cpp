@@ -28,7 +28,7 @@ Value* Printer::lane_numbers(llvm::Type* element, int64_t step) {
 Value* Printer::apply(const ExprNode& e, const std::vector<Value*>& operands) {
   if (e.kind == ExprKind::Fma) return b_.CreateIntrinsic(llvm::Intrinsic::fma, {operands[0]->getType()}, operands);
   if (e.kind == ExprKind::Pair) return pair(b_, operands[0], operands[1]);
-  if (e.kind == ExprKind::Dot) return dot(b_, operands[0], operands[1], operands[2], has_bf16_dot(level_));
+  if (e.kind == ExprKind::Dot) return dot(b_, operands[0], operands[1], operands[2]);
   const DType operand = e.args[e.op == Op::Select ? 1 : 0]->dtype;
   if (e.op == Op::Cast) return convert(b_, operands[0], operand, e.dtype);
   if (e.op == Op::Bitcast) return bitcast(b_, operands[0], e.dtype);

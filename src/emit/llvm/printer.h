@@ -104,7 +104,6 @@ class Printer {
   llvm::Module& module_;
   llvm::LLVMContext& context_;
   const loop::LoopNest& nest_;
-  const CpuLevel level_;
   Builder b_;
   llvm::Function* function_ = nullptr;
   std::vector<Storage> storage_;

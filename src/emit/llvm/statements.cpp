@@ -36,7 +36,7 @@ bool reads_buffer(const Expr& e, const std::function<bool(int)>& p, std::set<con
 }  // namespace
 
 Printer::Printer(llvm::Module& m, const loop::LoopNest& nest, CpuLevel level)
-    : module_(m), context_(m.getContext()), nest_(nest), level_(level), b_(context_, level) {}
+    : module_(m), context_(m.getContext()), nest_(nest), b_(context_, level) {}
 
 void Printer::print() {
   llvm::Type *ptr = b_.getPtrTy(), *i64 = b_.getInt64Ty();

@@ -24,8 +24,8 @@ Value* Printer::tile_number(int buffer) {
 // ldtilecfg's 64 bytes: palette 1; from byte 16 on the bytes of each register's rows, two bytes a register; from byte
 // 48 on their number.
 void Printer::configure_tiles() {
-  require(has_tiles(level_),
-          "emit: " + nest_.name + " uses tile registers, which level " + std::string(name_of(level_)) + " has not");
+  require(has_tiles(b_.level),
+          "emit: " + nest_.name + " uses tile registers, which level " + std::string(name_of(b_.level)) + " has not");
   std::vector<uint8_t> bytes(64, 0);
   bytes[0] = 1;
   for (size_t tile = 0; tile < loop::kTileRegisters; ++tile)

@@ -36,9 +36,6 @@ llvm::Type* memory_type(llvm::LLVMContext& c, DType d) {
 namespace {
 
 Value* number(Value* like, double x) { return llvm::ConstantFP::get(like->getType(), x); }
-Value* integer(Value* like, int64_t x) {
-  return llvm::ConstantInt::get(like->getType(), static_cast<uint64_t>(x), true);
-}
 
 Value* maximum(Builder& b, DType d, Value* x, Value* y) {
   if (!is_float(d))
@@ -291,9 +288,9 @@ Value* pair(Builder& b, Value* low, Value* high) {
   return b.CreateOr(b.CreateShl(b.CreateZExt(high, int_like(high, 32)), 16), b.CreateZExt(low, int_like(low, 32)));
 }
 
-Value* dot(Builder& b, Value* x, Value* y, Value* sum, bool native) {
+Value* dot(Builder& b, Value* x, Value* y, Value* sum) {
   llvm::Intrinsic::ID id = llvm::Intrinsic::not_intrinsic;
-  switch (native ? lanes_of(sum) : 0) {
+  switch (has_bf16_dot(b.level) ? lanes_of(sum) : 0) {
     case 4: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_128; break;
     case 8: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_256; break;
     case 16: id = llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512; break;

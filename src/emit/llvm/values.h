@@ -26,6 +26,10 @@ inline int lanes_of(llvm::Value* v) {
 inline llvm::Value* splat(Builder& b, llvm::Value* v, int lanes) {
   return lanes == lanes_of(v) ? v : b.CreateVectorSplat(lanes, v);
 }
+/// A number in each lane of `like`'s type.
+inline llvm::Value* integer(llvm::Value* like, int64_t x) {
+  return llvm::ConstantInt::get(like->getType(), static_cast<uint64_t>(x), true);
+}
 /// The integer or float type of `bits`, with as many lanes as `like`.
 inline llvm::Type* int_like(llvm::Value* like, unsigned bits) { return like->getType()->getWithNewBitWidth(bits); }
 
@@ -33,9 +37,9 @@ inline llvm::Type* int_like(llvm::Value* like, unsigned bits) { return like->get
 llvm::Value* elementwise(Builder&, Op, DType dtype, const std::vector<llvm::Value*>& operands);
 llvm::Value* convert(Builder&, llvm::Value*, DType from, DType to);
 llvm::Value* bitcast(Builder&, llvm::Value*, DType to);
-/// loop.h's Pair and Dot; `native`: the level has AVX-512-BF16.
+/// loop.h's Pair and Dot.
 llvm::Value* pair(Builder&, llvm::Value* low, llvm::Value* high);
-llvm::Value* dot(Builder&, llvm::Value* a, llvm::Value* b, llvm::Value* c, bool native);
+llvm::Value* dot(Builder&, llvm::Value* a, llvm::Value* b, llvm::Value* c);
 /// local <combine> value, as loop.h says; and the value that changes nothing.
 llvm::Value* combine(Builder&, ReduceKind, DType, llvm::Value* local, llvm::Value* value);
 llvm::Constant* neutral(llvm::LLVMContext&, ReduceKind, DType);

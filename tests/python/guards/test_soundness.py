@@ -352,9 +352,8 @@ def restored():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", READS)
-def test_what_forward_reads_is_watched(name):
-    source, change, *setup = READS[name]
+def around_a_change(source, change, *setup):
+    """(results in PyTorch, compiled ones, the compiled model) of two steps, the change, and two more."""
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
     found = []
     for compiled in (False, True):
@@ -363,9 +362,13 @@ def test_what_forward_reads_is_watched(name):
             model = trainc.compile(net) if compiled else net
             results = [train(model, x), train(model, x)]
             exec(change, scope)
-            results += [train(model, x), train(model, x)]
-            found.append(results)
-    plain, ours = found
+            found.append([*results, train(model, x), train(model, x)])
+    return *found, model
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_forward_reads_is_watched(name):
+    plain, ours, model = around_a_change(*READS[name])
     assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), [r.route for r in records.of(model)]
     assert name in ("iterator", "default dtype") or not same(plain[0], plain[2]) or "not" in name
 
@@ -407,17 +410,8 @@ def split(source):
 
 @pytest.mark.parametrize("name", BESIDE_DYNAMO + BY_DYNAMO)
 def test_what_dynamo_does_not_watch_is_watched(name):
-    source, change, *setup = READS[name]
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
-    found = []
-    for compiled in (False, True):
-        with restored():
-            _, net, scope = build(split(source), *setup)
-            model = trainc.compile(net) if compiled else net
-            results = [train(model, x), train(model, x)]
-            exec(change, scope)
-            found.append([*results, train(model, x), train(model, x)])
-    plain, ours = found
+    source, *more = READS[name]
+    plain, ours, model = around_a_change(split(source), *more)
     routes = [record.route for record in records.of(model)]
     assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), routes
     assert routes[0] == "split" and (("eager" in routes) == (name in BESIDE_DYNAMO))

@@ -203,7 +203,7 @@ def _phase(name: str, plan: Any) -> Phase:
         time = step.get("time") or {"start": clock, "thread": 0, "parts": []}
         kernels.append(Kernel(
             name, report["name"], i, step["name"], step["kind"], step.get("flops", 0), step.get("bytes", 0),
-            list(dict.fromkeys(filter(None, step.get("origins", [])))), why_extern(step) if step["kind"] == "extern" else "",
+            _origins(step), why_extern(step) if step["kind"] == "extern" else "",
             seconds, time["start"], time["thread"], [Part(*part) for part in time["parts"]], step.get("code", ""),
         ))  # fmt: skip
         clock += seconds
@@ -216,6 +216,10 @@ def _phase(name: str, plan: Any) -> Phase:
     )  # fmt: skip
 
 
+def _origins(step: dict) -> list[str]:
+    return list(dict.fromkeys(filter(None, step.get("origins", []))))
+
+
 def _beside(steps: list[dict]) -> list[Beside]:
     """Of the last timed run."""
     waits = {step["token"]: step for step in steps if step["kind"] == "wait"}
@@ -225,8 +229,7 @@ def _beside(steps: list[dict]) -> list[Beside]:
             continue
         start, over = step["time"]["start"], step["time"]["over"]
         waited = max(0.0, over - waits[step["token"]]["time"]["start"])
-        origins = list(dict.fromkeys(filter(None, step.get("origins", []))))
-        found.append(Beside(step["name"], step["operation"], start, over - start, waited, origins))
+        found.append(Beside(step["name"], step["operation"], start, over - start, waited, _origins(step)))
     return found
 
 

@@ -16,8 +16,8 @@ from trainc.torch.trust import is_trusted_code
 
 Tell = Callable[[str, Exception], None]
 Trace = Callable[[types.CodeType, dict[str, Any]], None]
-_trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)  # the same
 _tell: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)  # set within `as_python`
+_trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)  # the same
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ class CompiledCall(compat.ModuleCall):
         self._busy = False
         self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
         self._dynamo: Callable[..., Any] | None = None
-        self._beside = BesideDynamo(model, lambda: self._signatures.variants.state)
+        self._beside: BesideDynamo | None = None
         self.compilations = records.of(model)
         # by entry: its last compilation
         self._records: weakref.WeakKeyDictionary[Entry, records.Compilation] = weakref.WeakKeyDictionary()
@@ -417,9 +417,7 @@ class CompiledCall(compat.ModuleCall):
 
     def _refused(self, reason: str, args: tuple, kwargs: dict, in_pytorch: bool) -> Any:
         in_pytorch = in_pytorch or self._beyond_dynamo
-        record = records.Compilation(type(self._model()).__name__, route="eager" if in_pytorch else "dynamo", reason=reason)
-        if not any(other.reason == reason for other in self.compilations):
-            self._tell(record)
+        self._tell_once("eager" if in_pytorch else "dynamo", reason)
         result = (self._in_pytorch if in_pytorch else self._through_dynamo)([], args, kwargs)
         return self._compared(self._model(), None, result)
 
@@ -445,6 +443,11 @@ class CompiledCall(compat.ModuleCall):
         self.compilations.append(record)
         if not known:
             messages.warn(f"{record.name} {where}: {record.reason}")
+
+    def _tell_once(self, route: str, reason: str) -> None:
+        """Of calls that have no record each."""
+        if not any(other.reason == reason for other in self.compilations):
+            self._tell(records.Compilation(type(self._model()).__name__, route=route, reason=reason))
 
     def _in_pytorch(self, _inputs: list[Tensor], args: tuple, kwargs: dict) -> Any:
         return compat.uncompiled_call(self._model())(*args, **kwargs)
@@ -477,20 +480,17 @@ class CompiledCall(compat.ModuleCall):
             from trainc.torch.doors.backend import backend
 
             self._dynamo = torch.compile(compat.uncompiled_call(model), backend=backend, options={"tune": self.settings.tune})
+        if self._beside is None:
+            self._beside = BesideDynamo(model, lambda: self._signatures.variants.state)
         variant = self._signatures.variants.last
         if self._beside.before(variant, kwargs):
-            return self._lost_by_dynamo(args, kwargs)
+            messages.require_fallback(NotCompiled(self._beside.lost))
+            self._tell_once("eager", self._beside.lost)
+            return self._in_pytorch([], args, kwargs)
         with as_python(self._left_to_python, self._beside.trace):
             result = self._dynamo(*args, **kwargs)
         self._beside.after(variant)
         return result
-
-    def _lost_by_dynamo(self, args: tuple, kwargs: dict) -> Any:
-        reason = self._beside.lost
-        messages.require_fallback(NotCompiled(reason))
-        if not any(other.reason == reason for other in self.compilations):
-            self._tell(records.Compilation(type(self._model()).__name__, route="eager", reason=reason))
-        return self._in_pytorch([], args, kwargs)
 
     def _left_to_python(self, where: str, error: Exception) -> None:
         if isinstance(error, compat.BackendCompilerFailed):
