@@ -19,6 +19,15 @@ Results wanted(const Call& c, int64_t mask_at, const f::NormGradients& g) {
   return r;
 }
 
+/// A statistic that the forward has computed, as it was before it was rounded to its result's type: where x is of a
+/// half type and the parameters are float32, eager's statistics are float32, but PyTorch's fake tensors, which the
+/// types come from, call them half. (Where eager does round them, its backward is less exact for that.)
+Value statistic(const Call& c, int64_t at, const char* name, DType d) {
+  const Value v = c.arg(at, name).tensor();
+  if (v.node->op == Op::Cast && v.node->in(0)->dtype() == d) return f::with(v, v.node->in(0));
+  return cast(v, d);
+}
+
 // --- layer norm
 Dims inner_axes(const Call& c, int64_t shape_at, int64_t rank) {
   return f::last_axes(rank, c.arg(shape_at, "normalized_shape").ints().size());
@@ -39,7 +48,7 @@ Outcome layer_norm_backward(const Call& c) {
   const Dims inner = inner_axes(c, 2, x.rank());
   Dims outer = all_axes(x.rank());
   outer.resize(x.rank() - inner.size());
-  Value mean = c.arg(3, "mean").as(d), rstd = c.arg(4, "rstd").as(d);
+  Value mean = statistic(c, 3, "mean", d), rstd = statistic(c, 4, "rstd", d);
   return wanted(c, 7, f::norm_backward(dy, x, mean, rstd, c.optional(5, "weight", d), inner, outer));
 }
 
@@ -111,8 +120,8 @@ Outcome batch_norm_backward(const Call& c) {
   const int64_t rank = x.rank();
   if (x.numel() == 0 || rank < 2) return std::nullopt;
   const bool training = c.arg(7, "train").flag(false);
-  Value mean = f::along_channels(c.arg(training ? 5 : 3, "mean").as(d), rank);
-  Value rstd = training ? f::along_channels(c.arg(6, "save_invstd").as(d), rank)
+  Value mean = f::along_channels(training ? statistic(c, 5, "save_mean", d) : c.arg(3, "running_mean").as(d), rank);
+  Value rstd = training ? f::along_channels(statistic(c, 6, "save_invstd", d), rank)
                         : 1.0 / sqrt(f::along_channels(c.arg(4, "running_var").as(d), rank) + c.arg(8, "eps").number());
   return wanted(c, 9, f::batch_norm_backward(dy, x, mean, rstd, c.optional(2, "weight", d), training));
 }
@@ -145,7 +154,7 @@ Outcome group_norm_backward(const Call& c) {
   Value x = c.arg(1, "input").as(d);
   if (x.numel() == 0) return std::nullopt;
   Value dy = g.grouped(c.arg(0, "grad_out").as(d));
-  Value mean = g.per_group(c.arg(2, "mean").as(d)), rstd = g.per_group(c.arg(3, "rstd").as(d));
+  Value mean = g.per_group(statistic(c, 2, "mean", d)), rstd = g.per_group(statistic(c, 3, "rstd", d));
   return wanted(
       c, 9, f::norm_backward(dy, g.grouped(x), mean, rstd, per_channel(g, c.optional(4, "weight", d)), {2, 3}, {0, 3}));
 }
