@@ -96,7 +96,7 @@ def table(suite: Suite, verdicts: list[dict]) -> str:
             rows["all"][v["class"]] += 1
     head = f"| file | {' | '.join(suite.classes)} | {suite.compiled} |"
     lines = [head, "|---|" + "--:|" * (len(suite.classes) + 1)]
-    for name, counts in rows.items():
+    for name, counts in sorted(rows.items(), key=lambda row: row[0] == "all"):
         could = sum(counts[c] for c in (*suite.of, *FINDS))
         share = f"{counts['compiled'] / could:.1%}" if could else ""
         lines.append(f"| {name} | " + " | ".join(str(counts[c]) for c in suite.classes) + f" | {share} |")

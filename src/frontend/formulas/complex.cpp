@@ -14,7 +14,9 @@ constexpr double kHuge = 0x1p500, kTiny = 0x1p-500;  // beyond these a square ov
 
 Value sin(Value x) { return unary(Op::Sin, x); }
 Value cos(Value x) { return unary(Op::Cos, x); }
-Value negative(Value x) { return with(x, x.b->bitcast(x.node, DType::I64)) < 0.0; }  // -0 is, too
+Value negative(Value x) {  // -0 is, too; of f32 or f64
+  return with(x, x.b->bitcast(x.node, x.dtype() == DType::F32 ? DType::I32 : DType::I64)) < 0.0;
+}
 Value with_sign(Value magnitude, Value sign) { return where(negative(sign), -magnitude, magnitude); }
 Value is_inf(Value x) { return abs(x) == kInf; }
 Value is_finite(Value x) { return abs(x) < kInf; }
@@ -82,15 +84,23 @@ Value times_exp(Value v, Value x) {
   return where(v == 0.0, v, where(x > 700.0, v * half * half, v * exp(x)));
 }
 
+/// x y + z. Of f32 it is rounded once (a product of two is exact in f64), as XLA's code for the CPU has it.
+Value plus_product(Value x, Value y, Value z) {
+  if (x.dtype() != DType::F32) return x * y + z;
+  const auto wide = [](Value v) { return cast(v, DType::F64); };
+  return cast(wide(x) * wide(y) + wide(z), DType::F32);
+}
+
 }  // namespace
 
 Complex multiply(Complex x, Complex y) { return {x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re}; }
 
 Complex divide(Complex x, Complex y) {
   const Value wide = abs(y.re) >= abs(y.im);
-  const Value r = where(wide, y.im / y.re, y.re / y.im), d = where(wide, y.re + y.im * r, y.re * r + y.im);
-  const Complex smith = {where(wide, x.re + x.im * r, x.re * r + x.im) / d,
-                         where(wide, x.im - x.re * r, x.im * r - x.re) / d};
+  const Value more = where(wide, y.re, y.im), less = where(wide, y.im, y.re);
+  const Value r = less / more, d = plus_product(less, r, more);
+  const Complex smith = {plus_product(where(wide, x.im, x.re), r, where(wide, x.re, x.im)) / d,
+                         plus_product(where(wide, -x.re, x.im), r, where(wide, x.im, -x.re)) / d};
   // C's, where that gave no number
   const auto unit = [](Value v) { return with_sign(where(is_inf(v), number(v, 1), number(v, 0)), v); };
   const Value zero = (y.re == 0.0) & (y.im == 0.0) & !(is_nan(x.re) & is_nan(x.im));

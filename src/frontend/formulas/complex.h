@@ -1,6 +1,7 @@
 // Complex numbers as pairs of reals: the graph has no other. Sums, differences and movements go part by part and need
-// nothing here. Both parts have one shape and one float dtype, in which a product is computed; the functions are of f64
-// (narrower ones are cast before and rounded after, so that f32's squares neither overflow nor cancel). Infinities are
+// nothing here. Both parts have one shape and one float dtype, in which products and quotients are computed; the
+// functions are of f64 (narrower ones are cast before and rounded after, so that f32's squares neither overflow nor
+// cancel). Infinities are
 // C's (Annex G), but where XLA gives NaN, and a NaN part makes all NaN at will; -0 lies on 0's side of the branch cuts
 // of the roots and of the inverse functions, as XLA takes it, and below that of log. Bounds:
 // tests/cpp/frontend/formulas/complex_test.cpp.
@@ -16,7 +17,7 @@ inline Complex cast(Complex z, DType d) { return {cast(z.re, d), cast(z.im, d)};
 
 /// By the definition: an infinity times what is not real may be NaN, as XLA's.
 Complex multiply(Complex x, Complex y);
-/// Smith's, with C's results where an operand is infinite or the divisor 0.
+/// Smith's, with C's results where an operand is infinite or the divisor 0; of f32 to the bit what XLA's CPU gives.
 Complex divide(Complex x, Complex y);
 
 /// |z| without overflow.

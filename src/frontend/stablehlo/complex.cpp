@@ -98,7 +98,7 @@ void add_complex(Table& t, const Table& of_reals) {
 
   t.add({"stablehlo.multiply"}, [](const Call& c) { return rounded(c, multiply(operand(c, 0), operand(c, 1))); });
   t.add({"chlo.square"}, [](const Call& c) { return rounded(c, multiply(operand(c, 0), operand(c, 0))); });
-  t.add({"stablehlo.divide"}, in_f64(formulas::divide));
+  t.add({"stablehlo.divide"}, [](const Call& c) { return rounded(c, divide(operand(c, 0), operand(c, 1))); });
   t.add({"stablehlo.abs"}, [](const Call& c) { return Values{c.rounded(abs(wide(c, 0)))}; });
   t.add({"stablehlo.power"}, in_f64(formulas::pow));
   t.add({"stablehlo.sign"}, in_f64(formulas::sign));

@@ -92,6 +92,14 @@ def test_infinities_nan_and_zeros(name):
     agrees_at_edges(getattr(lax, name), EDGES, but=~np.isfinite(EDGES) if name in OPEN else None)
 
 
+def test_quotients_are_xlas_to_the_bit():
+    """What an eigenvalue's order hangs on: `jnp.roots` divides its coefficients by the first, LAPACK decides by the last bits."""
+    draw = np.random.default_rng(0)
+    x, y = (z(4000, seed=s) * np.float32(2) ** draw.integers(-40, 40, 4000) for s in (1, 2))
+    for f in (lax.div, lambda x, y: -x / y):
+        np.testing.assert_array_equal(trainc.jit(f)(x, y).view(np.uint32), jax.jit(f)(x, y).view(np.uint32))
+
+
 # --- gradients, by JAX's convention: of a real function the conjugate of what is steepest
 
 
