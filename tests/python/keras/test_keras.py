@@ -1,5 +1,6 @@
 """`fit` and `evaluate` of compiled Keras models beside Keras's own."""
 
+import fit_ratio
 import keras
 import numpy as np
 import pytest
@@ -69,6 +70,11 @@ def test_mixed_precision_and_callbacks():
         keras.mixed_precision.set_global_policy("float32")
     np.testing.assert_allclose(got["loss"], wanted["loss"], rtol=2e-2)
     assert rates[:3] == rates[3:] and len(set(rates)) == 3
+
+
+@pytest.mark.filterwarnings("ignore::trainc.base.messages.RecompileWarning")
+def test_its_losses_are_as_near_to_f64_as_xla_s():
+    fit_ratio.holds(fit_ratio.ratio())
 
 
 def test_what_is_keras_s_stays_keras_s():

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import fit_ratio
 import numpy as np
 import pytest
 from loss_rule import violations
@@ -13,12 +14,16 @@ from loss_rule import violations
 PROGRAM = pathlib.Path(__file__).with_name("keras_on_torch.py")
 
 
-@pytest.fixture(scope="module")
-def found():
+def told_by(program):
     environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    ran = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=900, env=environment)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=900, env=environment)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return told_by(PROGRAM)
 
 
 def test_it_trains_as_eager_keras_does(found):
@@ -43,3 +48,7 @@ def test_all_of_it_is_compiled_and_nothing_is_warned_of(found):
 def test_what_is_not_there_is_a_user_error(found):
     one, two = found["errors"]
     assert "fuse_step" in one and "memory=" in two
+
+
+def test_its_losses_are_as_near_to_f64_as_pytorch_s():
+    fit_ratio.holds(told_by(fit_ratio.__file__))
