@@ -257,13 +257,13 @@ Value neutral(ReduceKind kind, DType d) {
   throw InternalError("interpret: Reduce with a kind that is not sum, prod, max or min");
 }
 
-Value combine(ReduceKind kind, DType d, Value a, Value b) {
-  const Value args[2] = {a, b};
+Value combine(ReduceKind kind, DType d, Value before, Value value) {
+  const Value args[2] = {before, value}, turned[2] = {value, before};
   switch (kind) {
     case ReduceKind::Sum: return elementwise(Op::Add, d, d, args);
     case ReduceKind::Prod: return elementwise(Op::Mul, d, d, args);
-    case ReduceKind::Max: return elementwise(Op::Max, d, d, args);
-    case ReduceKind::Min: return elementwise(Op::Min, d, d, args);
+    case ReduceKind::Max: return elementwise(Op::Max, d, d, turned);
+    case ReduceKind::Min: return elementwise(Op::Min, d, d, turned);
     case ReduceKind::ArgMax:
     case ReduceKind::ArgMin: break;
   }

@@ -38,6 +38,7 @@ void tile_dot(uint8_t* sums, const uint8_t* a, const uint8_t* b);
 
 /// The start of a combine: combine(neutral, x) is x (but -0.0 becomes 0.0 in a sum).
 Value neutral(ReduceKind, DType);
-Value combine(ReduceKind, DType, Value, Value);
+/// What came before, and the value: of 0.0 and -0.0, Max and Min keep what came first.
+Value combine(ReduceKind, DType, Value before, Value value);
 
 }  // namespace trainc::interpret

@@ -131,7 +131,8 @@ struct StmtNode {
   //   lane in the local's; where that is no wider, kRuns at a time make a longer run, and so on, kLevels in all. The
   //   masked last vector is a run of its own. The lanes are folded in the local's dtype.
   int local = -1;
-  ReduceKind combine = ReduceKind::Sum;  // Sum, Prod, Max, Min (Max and Min as ops.def: NaN wins)
+  // Sum, Prod; Max and Min as ops.def, of the value and what came before: NaN wins, of 0.0 and -0.0 what came first.
+  ReduceKind combine = ReduceKind::Sum;
   // Check: where `value` (bool) is false, status word `code` is set for the call, and the kernel goes on; the index
   // that failed has been clamped by whoever wrote the nest, so that no memory outside a buffer is touched.
   int code = 0;

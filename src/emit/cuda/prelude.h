@@ -52,7 +52,7 @@ INLINE i64 to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (i64)x : (i64)
 INLINE int to_i32(double x) { return x > -0x1.00000002p31 && x < 0x1p31 ? (int)x : (int)0x80000000; }
 template <class T, T (*combine)(T, T)> INLINE T warp_reduce(T x) {
 #pragma unroll
-  for (int apart = 16; apart >= 1; apart >>= 1) x = combine(x, __shfl_xor_sync(0xffffffffu, x, apart));
+  for (int apart = 16; apart >= 1; apart >>= 1) x = combine(__shfl_xor_sync(0xffffffffu, x, apart), x);
   return x;
 }
 )";

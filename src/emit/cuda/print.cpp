@@ -389,7 +389,10 @@ class Printer {
       case StmtKind::Reduce: {
         prepare(s.value);
         const std::string value = expr(s.value), &local = locals_.at(static_cast<size_t>(s.local));
-        line("{} = {}<{}>({}, {});", local, combine_name(s.combine), type_of(s.value->dtype), local, value);
+        // of two equal ones `greater` and `lesser` give the second: the one that came first (loop.h)
+        const bool best = s.combine == ReduceKind::Max || s.combine == ReduceKind::Min;
+        line("{} = {}<{}>({}, {});", local, combine_name(s.combine), type_of(s.value->dtype), best ? value : local,
+             best ? local : value);
         break;
       }
       case StmtKind::Check: {

@@ -70,6 +70,7 @@ class NansFitBf16 {
     if (!known) return false;
     switch (known->getIntrinsicID()) {
       case llvm::Intrinsic::fma:
+      case llvm::Intrinsic::arithmetic_fence:
       case llvm::Intrinsic::fabs:
       case llvm::Intrinsic::copysign:
       case llvm::Intrinsic::sqrt:

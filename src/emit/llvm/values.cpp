@@ -37,16 +37,22 @@ namespace {
 
 Value* number(Value* like, double x) { return llvm::ConstantFP::get(like->getType(), x); }
 
+// x, where `before` says so, else y: vmaxps or vminps, which give y where either is NaN. A NaN in x must win by hand.
+// Without the fence LLVM joins both conditions into one, and no single instruction is left; y then waits for two
+// comparisons, an `or` and a blend, where the test of x alone waits for nothing that comes before.
+Value* first_or_nan(Builder& b, Value* x, Value* y, Value* before) {
+  Value* better = b.CreateSelect(before, x, y);
+  return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateUnaryIntrinsic(llvm::Intrinsic::arithmetic_fence, better));
+}
 Value* maximum(Builder& b, DType d, Value* x, Value* y) {
   if (!is_float(d))
     return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umax : llvm::Intrinsic::smax, x, y);
-  // x > y ? x : y is vmaxps and gives y where either is NaN; a NaN in x must win by hand.
-  return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
+  return first_or_nan(b, x, y, b.CreateFCmpOGT(x, y));
 }
 Value* minimum(Builder& b, DType d, Value* x, Value* y) {
   if (!is_float(d))
     return b.CreateBinaryIntrinsic(is_unsigned(d) ? llvm::Intrinsic::umin : llvm::Intrinsic::smin, x, y);
-  return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateSelect(b.CreateFCmpOLT(x, y), x, y));
+  return first_or_nan(b, x, y, b.CreateFCmpOLT(x, y));
 }
 
 // Truncated and floored integer division that never traps: x / 0 is 0, and x / -1 is -x (the hardware faults for the
@@ -257,8 +263,9 @@ Value* combine(Builder& b, ReduceKind kind, DType d, Value* local, Value* value)
   switch (kind) {
     case ReduceKind::Sum: return elementwise(b, Op::Add, d, {local, value});
     case ReduceKind::Prod: return elementwise(b, Op::Mul, d, {local, value});
-    case ReduceKind::Max: return elementwise(b, Op::Max, d, {local, value});
-    case ReduceKind::Min: return elementwise(b, Op::Min, d, {local, value});
+    // The result so far last, which alone waits for the terms before (first_or_nan).
+    case ReduceKind::Max: return elementwise(b, Op::Max, d, {value, local});
+    case ReduceKind::Min: return elementwise(b, Op::Min, d, {value, local});
     case ReduceKind::ArgMax:
     case ReduceKind::ArgMin: break;
   }

@@ -40,7 +40,7 @@ llvm::Value* bitcast(Builder&, llvm::Value*, DType to);
 /// loop.h's Pair and Dot.
 llvm::Value* pair(Builder&, llvm::Value* low, llvm::Value* high);
 llvm::Value* dot(Builder&, llvm::Value* a, llvm::Value* b, llvm::Value* c);
-/// local <combine> value, as loop.h says; and the value that changes nothing.
+/// `local`, what came before, and `value` combined as loop.h says; and the value that changes nothing.
 llvm::Value* combine(Builder&, ReduceKind, DType, llvm::Value* local, llvm::Value* value);
 llvm::Constant* neutral(llvm::LLVMContext&, ReduceKind, DType);
 

@@ -144,4 +144,20 @@ TEST(Optimise, CopiesAndFillsCallNothing) {
 }
 
 }  // namespace
+// The chain from term to term: comparisons, an `or` of them and a blend would take twice as long.
+TEST(Optimise, TheGreatestOfARowWaitsForOneInstruction) {
+  LoopNest nest;
+  nest.name = "greatest";
+  const int a = nest.add_buffer({"a", DType::F32, 4096}),
+            out = nest.add_buffer({"out", DType::F32, 1, Space::Argument, true});
+  const int i = nest.add_var("i", 4096), most = nest.add_local("most", DType::F32);
+  nest.body =
+      block({let(most, real(-1, DType::F32)),
+             for_loop(LoopKind::Vector, i, integer(4096), reduce(most, ReduceKind::Max, nest.load(a, nest.var(i))), 16),
+             store(out, integer(0), nest.local(most))});
+  const std::string text = assembly(nest, CpuLevel::Avx512);
+  EXPECT_NE(text.find("vmaxps"), std::string::npos) << text;
+  EXPECT_EQ(text.find("kor"), std::string::npos) << text;
+}
+
 }  // namespace trainc::emit::test

@@ -263,6 +263,32 @@ TEST_P(Extents, RowReductions) {
     }
 }
 
+// Of 0.0 and -0.0 the first that came, of numbers and NaN the NaN: by their bits, at every level as interpreted
+TEST_P(Extents, ExtremesOfRowsWithZerosAndNan) {
+  const int64_t rows = 4, n = GetParam();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x(static_cast<size_t>(rows * n));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t row = i / static_cast<size_t>(n), at = i % static_cast<size_t>(n);
+    x[i] = row == 1 && at == static_cast<size_t>(n) / 2 ? nan : (at * 7 + row) % 3 == 0 ? 0.0f : -0.0f;
+  }
+  for (ReduceKind kind : {ReduceKind::Max, ReduceKind::Min})
+    for (int lanes : {1, 8, 16, 64}) {
+      LoopNest nest;
+      nest.name = "extremes";
+      const int a = nest.add_buffer({"a", DType::F32, rows * n}),
+                out = nest.add_buffer({"out", DType::I32, rows, Space::Argument, true});
+      const int r = nest.add_var("r", rows), i = nest.add_var("i", n), best = nest.add_local("best", DType::F32);
+      nest.parallel_extent = rows;
+      const Expr start = kind == ReduceKind::Max ? real(-1, DType::F32) : real(1, DType::F32);
+      nest.body = for_loop(
+          LoopKind::Parallel, r, integer(rows),
+          block({let(best, start), vector(i, n, reduce(best, kind, nest.load(a, nest.var(r) * n + nest.var(i))), lanes),
+                 store(out, nest.var(r), bitcast(nest.local(best), DType::I32))}));
+      expect_as_interpreted(nest, {memory_of(x), output_of(rows * 4)});
+    }
+}
+
 // Columns: the local is a vector, the Reduce in a Serial loop
 TEST_P(Extents, ColumnReduction) {
   const int64_t rows = 9, n = GetParam();
