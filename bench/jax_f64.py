@@ -28,7 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     step = jax.value_and_grad(functools.partial(jax_gpt2.loss_of, heads=args.heads, rate=0.0))  # fp64 would draw other masks
     text = np.frombuffer(Path(jax_gpt2.__file__).read_bytes(), np.uint8)
-    doors = {"trainc": trainc.jit(step), "XLA": jax.jit(step)}
+    doors = (trainc.jit(step), jax.jit(step))
     truth, key, errors = jax.jit(step), jax.random.key(0), []
     for seed in range(args.seeds):
         weights = jax_gpt2.initial(jax.random.key(seed), args.layers, args.width, args.length)
@@ -37,7 +37,7 @@ def main() -> None:
         with jax.enable_x64(True):
             true, wanted = truth({name: jnp.asarray(w, jnp.float64) for name, w in weights.items()}, ids, key)
             true, wanted = float(true), {name: np.asarray(g) for name, g in wanted.items()}
-        for name, door in doors.items():
+        for door in doors:
             loss, got = door(weights, ids, key)
             off = np.sqrt(sum(np.square(np.asarray(got[n], np.float64) - g).sum() for n, g in wanted.items()))
             errors.append((float(loss) - true, off / np.sqrt(sum(np.square(g).sum() for g in wanted.values()))))
