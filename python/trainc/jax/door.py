@@ -86,6 +86,10 @@ class Jitted:
             raise AttributeError(name)
         return getattr(self._plain, name)
 
+    def __deepcopy__(self, memo: Any) -> Jitted:
+        """Itself, as of any function: a train state that holds its step may be copied."""
+        return self
+
     def __repr__(self) -> str:
         return f"<trainc.jit of {self._name}>"
 

@@ -92,6 +92,10 @@ class Function:
             raise AttributeError(name)
         return getattr(self._plain, name)
 
+    def __deepcopy__(self, memo: Any) -> Function:
+        """Itself, as of any function: what holds its step may be copied."""
+        return self
+
     def __repr__(self) -> str:
         return f"<trainc.function of {self._name}>"
 

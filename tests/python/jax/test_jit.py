@@ -1,5 +1,6 @@
 """`trainc.jit` beside `jax.jit`: the same results, the same behaviour."""
 
+import copy
 import dataclasses
 import functools
 import gc
@@ -160,6 +161,8 @@ def test_as_a_decorator_of_functions_and_methods():
 
     assert float(Model().forward(jnp.float32(2))) == 6
     assert float(twice(jnp.float32(2))) == 4 and twice.__name__ == "twice" and twice.__doc__ == "Doubles."
+    for of in (copy.copy, copy.deepcopy):  # of a train state that holds its step
+        assert float(of({"apply": twice, "count": 1})["apply"](jnp.float32(2))) == 4
 
 
 def test_lower_and_trace_have_the_plan():
@@ -174,6 +177,21 @@ def test_what_a_function_closes_over():
     large, small = jnp.arange(5000.0), np.arange(3.0, dtype=np.float32)
     f = lambda x: (x + large, x[:3] * small)  # noqa: E731
     same_bits(trainc.jit(f)(large), jax.jit(f)(large))
+
+
+@pytest.mark.parametrize("size", [8, 1000])  # small constants are text of the plan, large ones its inputs
+def test_an_array_that_a_function_closes_over_may_change_when_jaxs_may(size):
+    held = np.arange(size, dtype=np.float32)
+
+    def f(x):
+        return x * held + held.sum()
+
+    ours, plain = trainc.jit(f), jax.jit(f)
+    x, y = np.ones(size, np.float32), np.ones((2, size), np.float32)
+    same_bits(ours(x), plain(x))
+    held[:] = 0
+    for call in (x, y, x):  # what was compiled keeps the old numbers, another signature has the new ones
+        same_bits(ours(call), plain(call))
 
 
 def test_the_users_own_error_is_the_users():

@@ -1,5 +1,6 @@
 """`trainc.function` beside `tf.function(jit_compile=True)`: programs that people write, and those that break assumptions."""
 
+import copy
 import gc
 import warnings
 import weakref
@@ -391,3 +392,9 @@ def test_nothing_is_kept_of_what_is_gone():
     gc.collect()
     fresh = tf.Variable(tf.ones(3))
     np.testing.assert_array_equal(other(fresh), [2, 2, 2])
+
+
+def test_it_is_copied_as_a_function_is():
+    step = trainc.function(lambda x: x * 2)
+    for of in (copy.copy, copy.deepcopy):
+        np.testing.assert_array_equal(of({"apply": step})["apply"](tf.ones(3)), 2 * np.ones(3))
