@@ -167,3 +167,38 @@ def test_optimizer_state_of_other_strides_is_updated(core, door):
             step(torch.ones(1, 2))
         found.append([model.weight.detach(), optimizer.state_dict()["state"][0]["momentum_buffer"]])
     torch.testing.assert_close(found[1], found[0])
+
+
+class MakesValuesOfX(nn.Module):
+    """`keeps`: eager's backward reads x itself; else what was made of it."""
+
+    def __init__(self, keeps):
+        super().__init__()
+        self.linear, self.keeps = linear(2, 2), keeps
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.linear(x)
+        y = y.float() + (x + 1).exp() * self.linear.weight.sum()
+        return y + (x * self.linear.weight[0]).sum() if self.keeps else y
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("door", [trainc.compile, lambda model: torch.compile(model, backend="trainc")], ids=["compile", "backend"])
+def test_an_argument_that_is_written_before_the_backward(door, keeps, monkeypatch):
+    """A plan makes values of the forward again, of its arguments: those that eager does not keep may have changed."""
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    plain, model = MakesValuesOfX(keeps), MakesValuesOfX(keeps)
+    compiled = door(model)
+    for step in range(2):
+        x, y = torch.full((3, 2), 0.3 + step), torch.full((3, 2), 0.3 + step)
+        losses = plain(x).sum(), compiled(y).sum()
+        x.add_(1), y.add_(1)
+        for loss in losses:
+            if keeps:
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()
+            else:
+                loss.backward()
+        if not keeps:
+            torch.testing.assert_close(model.linear.weight.grad, plain.linear.weight.grad)

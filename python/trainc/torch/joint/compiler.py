@@ -32,6 +32,7 @@ from trainc.torch.guards.watch import suspended
 from trainc.torch.joint import autograd, intermediate
 from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.node_hooks import keep_to_eagers
+from trainc.torch.joint.outputs import root_of
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
@@ -140,12 +141,17 @@ class Compiler:
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
         # AOTAutograd writes new values to some when the forward is over: the backward is given what they were.
         copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in context.written}
+        unsaved = _not_saved_by_eager(gm.graph, primals).intersection(held)
+        own: set[int] | None = None  # of these, the program's own tensors; known with the first call
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
+            nonlocal own
+            if own is None:
+                own = {i for i in unsaved if not _is_weight(inputs[i])}
             specialization = self._of(inputs)
             *results, arena = specialization.forward(inputs)
             kept = context.held_of(inputs, results, arena)
-            if change := specialization.apart.neighbours | context.written:
+            if change := specialization.apart.neighbours | context.written | own:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
@@ -261,6 +267,22 @@ def _refuse_objects(graph: torch.fx.Graph) -> None:
         value = node.meta.get("val")
         if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, complex, *SYMBOLS)):
             raise NotCompiled(f"it is given a {type(getattr(value, 'real_obj', value)).__name__}, which no plan can read")
+
+
+def _not_saved_by_eager(joint: torch.fx.Graph, primals: Sequence[torch.fx.Node]) -> set[int]:
+    """The primals that eager's backward does not read, for it keeps what was made of them (under autocast, a copy in bf16): the
+    program may write over such an argument before the backward, which a plan may make these values of again."""
+    read: set[torch.fx.Node] = set()
+    for node in joint.nodes:
+        if node.op == "call_function" and not wire.is_forward(node):
+            read.update(map(root_of, node.all_input_nodes))
+    return {i for i, primal in enumerate(primals) if primal not in read}
+
+
+def _is_weight(tensor: torch.Tensor) -> bool:
+    """Nobody writes over one between a forward and its backward, and a copy of each would be the model once more."""
+    leaf = compat.base_of(tensor) if compat.is_view(tensor) else tensor
+    return leaf.is_leaf and leaf.requires_grad
 
 
 def _written(primals: Sequence[torch.fx.Node]) -> set[int]:

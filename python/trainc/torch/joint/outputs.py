@@ -42,7 +42,7 @@ class Outputs:
         for i, node in enumerate(self._nodes[:count]):
             if not isinstance(node, Node):
                 continue
-            root = _root(node)
+            root = root_of(node)
             if root not in inputs:
                 together[root].append(i)
             elif root is not node and (part := _part(root, node)) is not None:
@@ -103,7 +103,7 @@ class Outputs:
         return results, wholes
 
 
-def _root(node: Node) -> Node:
+def root_of(node: Node) -> Node:
     """What `node` is a view of, through all that only looks at memory."""
     while (source := _viewed(node)) is not None:
         node = source
@@ -163,4 +163,4 @@ def _gaps(x: Any) -> tuple[torch.Size, tuple[int, ...]] | None:
     return None if dense else (x.shape, x.stride())
 
 
-__all__ = ["Outputs"]
+__all__ = ["Outputs", "root_of"]
