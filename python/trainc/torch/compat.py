@@ -46,7 +46,7 @@ from torch import (
 )  # fmt: skip
 
 # -- sizes as symbols: hints decide, guards are read back as Python ----------------------------------------------------------
-from torch._dynamo.source import ConstantSource
+from torch._dynamo.source import ConstantSource, GlobalStateSource
 from torch.fx.experimental import sym_node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -71,6 +71,7 @@ from torch._dynamo import disable as dynamo_disable
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.convert_frame import ConvertFrame  # whose errors are told, and its frame left to Python
 from torch._dynamo.exc import BackendCompilerFailed, RestartAnalysis, TorchDynamoException
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables.misc import RandomVariable  # whose draws are left to Python
@@ -157,6 +158,7 @@ AUTOGRAD_BACKWARD = Patch(torch.autograd, "backward")  # the same
 AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of results that other results are made of
 DYNAMO_FRAME = Patch(ConvertFrame, "__call__")  # what it cannot trace runs in Python, and nothing twice
 DYNAMO_INLINE = Patch(InliningInstructionTranslator, "build_inline_tracer")  # which functions it traces
+DYNAMO_GRAPH = Patch(OutputGraph, "__init__")  # of which each frame has one: it gets a guard of ours
 DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
@@ -357,6 +359,16 @@ def node_of(function: type[torch.autograd.Function]) -> type:
 def leave_frame() -> ConvertFrameReturn:
     """Dynamo's answer for a function that Python runs from now on, while Dynamo looks at what that calls."""
     return ConvertFrameReturn()
+
+
+def dynamo_saves_guards() -> bool:
+    """Whether the guards are written to a file, which those of others cannot be."""
+    return bool(getattr(torch._dynamo.config, "caching_precompile", False))
+
+
+def add_guard(builder: Any, holds: Callable[[Any], bool], words: list[str]) -> None:
+    """`holds`, of a frame's variables, is asked after the other guards of the frame; `words`: what a log says where it fails."""
+    builder.guard_manager.root.add_epilogue_lambda_guard(holds, words, None)
 
 
 def dynamo_takes_lists() -> None:

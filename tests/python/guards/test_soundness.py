@@ -10,6 +10,7 @@ import collections
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -18,6 +19,7 @@ import sys
 import textwrap
 import types
 import warnings
+import weakref
 
 import numpy
 import pytest
@@ -352,14 +354,14 @@ def restored():
     torch._dynamo.reset()
 
 
-def around_a_change(source, change, *setup):
+def around_a_change(source, change, *setup, door=trainc.compile):
     """(results in PyTorch, compiled ones, the compiled model) of two steps, the change, and two more."""
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
     found = []
     for compiled in (False, True):
         with restored():
             _, net, scope = build(source, *setup)
-            model = trainc.compile(net) if compiled else net
+            model = door(net) if compiled else net
             results = [train(model, x), train(model, x)]
             exec(change, scope)
             found.append([*results, train(model, x), train(model, x)])
@@ -415,6 +417,51 @@ def test_what_dynamo_does_not_watch_is_watched(name):
     routes = [record.route for record in records.of(model)]
     assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), routes
     assert routes[0] == "split" and (("eager" in routes) == (name in BESIDE_DYNAMO))
+
+
+def by_dynamo(net):
+    return torch.compile(net, backend="trainc")
+
+
+@pytest.mark.parametrize("name", [*BESIDE_DYNAMO, "forward put on a class"])
+def test_what_dynamo_does_not_watch_is_a_guard_of_its_graphs(name):
+    plain, ours, _ = around_a_change(*READS[name], door=by_dynamo)
+    assert all(same(a, b) for a, b in zip(ours, plain, strict=True))
+
+
+def test_the_guard_beside_dynamos_traces_nothing_more():
+    """What a program changes itself, an optimizer's state, training and evaluation: as many graphs as without it."""
+    source = "LOG = {'n': 0}\nclass Net(nn.Linear):\n  def forward(self, x):\n    self.n += 1\n    LOG['n'] += 1\n    return super().forward(x)"
+
+    def graphs(backend):
+        with restored():
+            _, net, _ = build(source, "n = 0")
+            optimizer, model = torch.optim.SGD(net.parameters(), lr=0.1), torch.compile(net, backend=backend)
+
+            @torch.compile(backend=backend)
+            def step(x):
+                loss = net(x).sum()
+                loss.backward()
+                optimizer.step()
+                return loss
+
+            torch._dynamo.utils.counters.clear()
+            for _ in range(4):
+                step(torch.ones(2, 4)), model.train()(torch.ones(2, 4)), model.eval()(torch.ones(2, 4))
+            return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    assert graphs("trainc") == graphs("eager")
+
+
+def test_the_guard_beside_dynamos_keeps_no_model():
+    with restored():
+        _, net, scope = build(*READS["nested dictionary of self"][::2])
+        model = by_dynamo(net)
+        train(model, torch.ones(3, 4))
+        alive = [weakref.ref(net), weakref.ref(net.weight)]
+        del net, model, scope, _
+        gc.collect()
+        assert [each() for each in alive] == [None, None]
 
 
 def test_what_a_split_program_changes_itself_leaves_it_compiled():

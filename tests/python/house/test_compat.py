@@ -47,6 +47,7 @@ REPLACED = {
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],
     compat.DYNAMO_INLINE: ["parent", "func"],
+    compat.DYNAMO_GRAPH: ["self", "code_options", "compiler_fn", "root_tx"],
     compat.DYNAMO_FRAME: ["self", "frame", "cache_entry", "hooks", "frame_state"],
     compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
 }
@@ -530,6 +531,37 @@ def test_dynamo_tells_which_functions_it_traces(monkeypatch):
     torch.compile(lambda x: inner(x) * 2, backend="eager")(torch.ones(2))
     assert inner.__code__ in [code for code, _ in told] and all(variables is globals() for _, variables in told)
     assert "<lambda>" in [code.co_name for code, _ in told]
+
+
+def test_a_guard_of_ours_is_asked_after_dynamos(monkeypatch):
+    """It is given the frame's variables; where it fails, the frame is traced again."""
+    asked, fails, init = [], [], compat.OutputGraph.__init__
+
+    def holds(code, x):
+        asked.append((code.co_name, x))
+        return not (fails and fails.pop())
+
+    def with_guard(graph, *args, **kwargs):
+        init(graph, *args, **kwargs)
+
+        def create(builder, _guard):
+            code = graph.tracing_context.traced_code[0]
+            assert graph.compiler_fn is not None and builder.scope["G"] is globals() and "x" in builder.scope["L"]
+            compat.add_guard(builder, lambda variables: holds(code, variables["x"]), ["a test's"])
+
+        graph.guards.add(compat.GlobalStateSource().make_guard(create))
+
+    monkeypatch.setattr(*compat.DYNAMO_GRAPH, with_guard)
+    compiled, counted = torch.compile(lambda x: x + 1, backend="eager"), torch._dynamo.utils.counters
+    counted.clear()
+    x = torch.ones(2)
+    for change in (False, False, True, False):
+        fails += [True] * change
+        assert compiled(x).tolist() == [2, 2]
+    assert counted["stats"]["unique_graphs"] == 2 and asked[-1][0] == "<lambda>" and asked[-1][1] is x
+    assert not compat.dynamo_saves_guards()
+    with torch._dynamo.config.patch(caching_precompile=True):
+        assert compat.dynamo_saves_guards()
 
 
 def test_a_functions_nodes_have_a_class_of_their_own():

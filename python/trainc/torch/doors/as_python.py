@@ -16,7 +16,9 @@ from trainc.torch.trust import is_trusted_code
 
 Tell = Callable[[str, Exception], None]
 Trace = Callable[[types.CodeType, dict[str, Any]], None]
+TRACE = "trainc_trace"  # of a graph of Dynamo's: a `Trace` that its functions are told to, beside `as_python`
 _tell: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)  # set within `as_python`
+_left: dict[int, types.CodeType] = {}  # that Dynamo does not trace
 _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)  # the same
 
 
@@ -26,7 +28,7 @@ def as_python(tell: Tell, trace: Trace) -> Iterator[None]:
     NumPy's are the program's: the graph breaks where one is drawn, and Python draws it at each call. A function that Dynamo fails
     to trace runs in Python, where it stands, after `tell(where, error)`, and what it calls may be compiled; to raise in `tell`
     ends the call. `trace(code, globals)`: of each function of the program's that it traces."""
-    _replace()
+    replace_tracer()
     before, traced = _tell.set(tell), _trace.set(trace)
     try:
         with compat.dynamo_as_python():
@@ -36,8 +38,18 @@ def as_python(tell: Tell, trace: Trace) -> Iterator[None]:
         _trace.reset(traced)
 
 
+def leave(codes: list[types.CodeType]) -> None:
+    """From now on Python runs the functions of these."""
+    _left.update({id(code): code for code in codes})
+
+
+def is_active() -> bool:
+    """Whether Dynamo is called by trainc."""
+    return _tell.get() is not None
+
+
 @functools.cache
-def _replace() -> None:
+def replace_tracer() -> None:
     """For good, for two threads may be in it; who calls torch.compile himself has what he had."""
     supported, convert = getattr(*compat.DYNAMO_COPIES_GENERATOR), compat.DYNAMO_FRAME.original()
     inline = getattr(*compat.DYNAMO_INLINE)
@@ -49,7 +61,9 @@ def _replace() -> None:
     @functools.wraps(convert)
     def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         """Raised further, an error would end a call of which parts have run, and to run it again would do these twice."""
-        _traces(frame.f_code, frame.f_globals)
+        if id(frame.f_code) in _left:
+            return compat.leave_frame()
+        _traces(_trace.get(), frame.f_code, frame.f_globals)
         try:
             return convert(self, frame, *args, **kwargs)
         except compat.TorchDynamoException as error:
@@ -60,8 +74,9 @@ def _replace() -> None:
             return compat.leave_frame()
 
     def inlined(parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        if _trace.get() is not None:
-            _traces(func.get_code(), func.get_globals())
+        trace = _trace.get() or getattr(parent.output, TRACE, None)
+        if trace is not None:
+            _traces(trace, func.get_code(), func.get_globals())
         return inline(parent, func, *args, **kwargs)
 
     setattr(*compat.DYNAMO_INLINE, staticmethod(inlined))
@@ -69,8 +84,7 @@ def _replace() -> None:
     setattr(*compat.DYNAMO_FRAME, converted)
 
 
-def _traces(code: types.CodeType, variables: dict[str, Any]) -> None:
-    trace = _trace.get()
+def _traces(trace: Trace | None, code: types.CodeType, variables: dict[str, Any]) -> None:
     if trace is not None and not is_trusted_code(code, variables):
         trace(code, variables)
 
@@ -81,4 +95,4 @@ def _place(code: types.CodeType) -> str:
     return f"{name} ({wire.short(code.co_filename)}:{code.co_firstlineno})"
 
 
-__all__ = ["as_python"]
+__all__ = ["TRACE", "as_python", "is_active", "leave", "replace_tracer"]

@@ -14,6 +14,7 @@ from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import turns
 from trainc.torch.capture.trace import packs_saved_tensors, tracing
+from trainc.torch.doors import beside_guards
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
@@ -50,6 +51,10 @@ def backend(
         return otherwise[0](*given)
 
     return call
+
+
+backend.trainc_backend = True  # so that frames which are traced for it are known
+beside_guards.watch()
 
 
 def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ class BesideDynamo:
     def _compare(self, variant: int) -> None:
         if self.lost is not None or not self._known or variant in self._variants and self._holds():
             return
-        changed = [place for place in self._places if _changed(place)]
+        changed = [place for place in self._places if is_changed(place)]
         whole = any(type(place) not in (Place, Attributes, Version) for place in changed) or variant not in self._variants
         within = [name for place in changed for name in (place.path, f"{module_of(place.thing)}.{place.path}")]
         same_modules = self._of is self._state()
@@ -110,7 +110,7 @@ class BesideDynamo:
             return
         self._environment = None
         for place in self._places:
-            if _changed(place):
+            if is_changed(place):
                 if not place.by_dynamo and place.changed():
                     self._lose(f"forward changes `{place.path}`")
                     return
@@ -130,14 +130,22 @@ class BesideDynamo:
     def _bind(self, walk: Reads) -> None:
         self._of = self._state()
         # The walk itself is not kept: it holds all that it came by, the results of the last call among that.
-        places = [place for place in walk.places if not _is_within(place.path, self._by_program)]
+        places = [place for place in self._watched(walk) if not _is_within(place.path, self._by_program)]
         self._places, self._outline, self._guarded = [p for p in places if p.guards], walk.outline, _guarded_by_dynamo(walk)
         caches = [Filled(place) for place in places if isinstance(place, Cache)]
         self._asked = [*caches, *[place for place in places if place.asked]]
         self._same = contents_guard(
-            [place.thing for place in self._places], [each for place in self._places for each in (*place.held, place.thing)]
+            [place.thing for place in self._places],
+            [each for place in self._places for each in (*self._expected(place), place.thing)],
         )
         self._places += self._asked
+
+    def _watched(self, walk: Reads) -> list[Place]:
+        return walk.places
+
+    def _expected(self, place: Place) -> list[Any]:
+        """What it is to hold."""
+        return place.held
 
     def _walk(self) -> Reads | None:
         """What all that Dynamo traced can reach now; None where the modules are none that a walk goes through."""
@@ -158,7 +166,7 @@ def _named_parameters(model: torch.nn.Module) -> frozenset[str] | None:
         return None
 
 
-def _changed(place: Place) -> bool:
+def is_changed(place: Place) -> bool:
     if place.asked or isinstance(place, Class):
         return place.changed()
     return not same_contents([place.thing], [*place.held, place.thing])
@@ -191,4 +199,4 @@ def _is_within(path: str, places: Any) -> bool:
     return any(path == place or path.startswith((f"{place}.", f"{place}[")) for place in places)
 
 
-__all__ = ["BesideDynamo"]
+__all__ = ["BesideDynamo", "is_changed"]

@@ -749,6 +749,14 @@ class Reads:
         for path, module in self._own.root.named_modules():
             yield from (f"{path}.{key}" if path else str(key) for key in module.__dict__)
 
+    def own_places(self) -> list[Place]:
+        """The plain attributes of the modules, whose values a signature has where a call has one."""
+        tables = {id(module.__dict__): path for path, module in self._own.root.named_modules()}
+        return [
+            Place(f"{tables[id(table)]}.{key}" if tables[id(table)] else str(key), (table, key), [table[key]])
+            for table, key in self._own._values if id(table) in tables and key in table
+        ]  # fmt: skip
+
     def _floats(self) -> Iterator[tuple[str, Any, Any]]:
         yield from self._own_numbers
         for place in self.places:
