@@ -361,9 +361,14 @@ def leave_frame() -> ConvertFrameReturn:
     return ConvertFrameReturn()
 
 
+def compiler_within(compiler: Any) -> Any:
+    """What one of Dynamo's wrappers around a backend calls; None where this is none."""
+    return getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+
+
 def dynamo_saves_guards() -> bool:
     """Whether the guards are written to a file, which those of others cannot be."""
-    return bool(getattr(torch._dynamo.config, "caching_precompile", False))
+    return torch._dynamo.config.caching_precompile
 
 
 def add_guard(builder: Any, holds: Callable[[Any], bool], words: list[str]) -> None:

@@ -535,7 +535,13 @@ def test_dynamo_tells_which_functions_it_traces(monkeypatch):
 
 def test_a_guard_of_ours_is_asked_after_dynamos(monkeypatch):
     """It is given the frame's variables; where it fails, the frame is traced again."""
-    asked, fails, init = [], [], compat.OutputGraph.__init__
+    asked, fails, init, compilers = [], [], compat.OutputGraph.__init__, []
+
+    def backend(graph, _inputs):
+        return graph
+
+    def within(compiler):
+        return compiler if compiler in (None, backend) else within(compat.compiler_within(compiler))
 
     def holds(code, x):
         asked.append((code.co_name, x))
@@ -543,21 +549,23 @@ def test_a_guard_of_ours_is_asked_after_dynamos(monkeypatch):
 
     def with_guard(graph, *args, **kwargs):
         init(graph, *args, **kwargs)
+        compilers.append(within(graph.compiler_fn))
 
         def create(builder, _guard):
             code = graph.tracing_context.traced_code[0]
-            assert graph.compiler_fn is not None and builder.scope["G"] is globals() and "x" in builder.scope["L"]
+            assert builder.scope["G"] is globals() and "x" in builder.scope["L"]
             compat.add_guard(builder, lambda variables: holds(code, variables["x"]), ["a test's"])
 
         graph.guards.add(compat.GlobalStateSource().make_guard(create))
 
     monkeypatch.setattr(*compat.DYNAMO_GRAPH, with_guard)
-    compiled, counted = torch.compile(lambda x: x + 1, backend="eager"), torch._dynamo.utils.counters
+    compiled, counted = torch.compile(lambda x: x + 1, backend=backend), torch._dynamo.utils.counters
     counted.clear()
     x = torch.ones(2)
     for change in (False, False, True, False):
         fails += [True] * change
         assert compiled(x).tolist() == [2, 2]
+    assert compilers == [backend, backend]
     assert counted["stats"]["unique_graphs"] == 2 and asked[-1][0] == "<lambda>" and asked[-1][1] is x
     assert not compat.dynamo_saves_guards()
     with torch._dynamo.config.patch(caching_precompile=True):

@@ -133,7 +133,7 @@ def is_ours(compiler: Any) -> bool:
     while compiler is not None:
         if getattr(compiler, "trainc_backend", False):
             return True
-        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+        compiler = compat.compiler_within(compiler)
     return False
 
 
