@@ -1,8 +1,11 @@
 #include "emit/llvm/bf16.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/Analysis/VectorUtils.h"
 #include "llvm/IR/IntrinsicInst.h"
 #include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/PatternMatch.h"
@@ -93,9 +96,10 @@ Value* bf16_to_f32(Builder& b, Value* x) {
   return b.CreateBitCast(wide, widen(b.getFloatTy(), lanes_of(x)));
 }
 
-// By hand at every level: vcvtneps2bf16 flushes denormals. Everything happens in place, in the upper half, so that a
-// value rounded and widened again is not shifted at all. Sums alone, for compares and their masks take time; a NaN
-// whose lower half is not zero needs one, for the sum could carry it into a number.
+// By hand at every level: vcvtneps2bf16 flushes denormals (dot_operands.h has where that is nothing). Everything
+// happens in place, in the upper half, so that a value rounded and widened again is not shifted at all. Sums alone, for
+// compares and their masks take time; a NaN whose lower half is not zero needs one, for the sum could carry it into a
+// number.
 Value* f32_to_bf16(Builder& b, Value* x) {
   Value* narrow = nullptr;  // a value that was widened is not rounded again
   if (pattern::match(x, pattern::m_BitCast(
@@ -108,6 +112,40 @@ Value* f32_to_bf16(Builder& b, Value* x) {
   if (!NansFitBf16().of(x))
     rounded = b.CreateSelect(b.CreateFCmpUNO(x, x), b.CreateOr(bits, integer(bits, 0x400000)), rounded);
   return b.CreateTrunc(b.CreateLShr(rounded, 16), int_like(bits, 16));
+}
+
+namespace {
+
+Value* lanes_from(Builder& b, Value* x, int first, int count) {
+  std::vector<int> lanes(static_cast<size_t>(count));
+  std::iota(lanes.begin(), lanes.end(), first);
+  return b.CreateShuffleVector(x, lanes);
+}
+
+Value* two_to_bf16(Builder& b, Value* low, Value* high) {
+  const llvm::Intrinsic::ID id = llvm::Intrinsic::x86_avx512bf16_cvtne2ps2bf16_512;
+  llvm::Function* rounded = llvm::Intrinsic::getDeclaration(b.GetInsertBlock()->getModule(), id);
+  return b.CreateBitCast(b.CreateCall(rounded, {high, low}), widen(b.getInt16Ty(), 32));
+}
+
+}  // namespace
+
+Value* f32_to_bf16_flushed(Builder& b, Value* x) {
+  const int lanes = lanes_of(x);
+  if (lanes == 32) return two_to_bf16(b, lanes_from(b, x, 0, 16), lanes_from(b, x, 16, 16));
+  if (lanes == 48 || lanes == 64)
+    return llvm::concatenateVectors(
+        b, {f32_to_bf16_flushed(b, lanes_from(b, x, 0, 32)), f32_to_bf16_flushed(b, lanes_from(b, x, 32, lanes - 32))});
+  if (lanes != 16) return nullptr;
+  const llvm::Intrinsic::ID id = llvm::Intrinsic::x86_avx512bf16_cvtneps2bf16_512;
+  llvm::Function* rounded = llvm::Intrinsic::getDeclaration(b.GetInsertBlock()->getModule(), id);
+  return b.CreateBitCast(b.CreateCall(rounded, {x}), widen(b.getInt16Ty(), 16));
+}
+
+Value* pairs_to_bf16_flushed(Builder& b, Value* low, Value* high) {
+  std::vector<int> turns;
+  for (int i = 0; i < 16; ++i) turns.push_back(i), turns.push_back(16 + i);
+  return b.CreateBitCast(b.CreateShuffleVector(two_to_bf16(b, low, high), turns), widen(b.getInt32Ty(), 16));
 }
 
 }  // namespace trainc::emit

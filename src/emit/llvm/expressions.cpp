@@ -1,3 +1,4 @@
+#include "emit/llvm/bf16.h"
 #include "emit/llvm/printer.h"
 #include "support/error.h"
 
@@ -117,6 +118,20 @@ Value* Printer::vector(const Expr& e) {
     }
   }
   return vectors_[e.get()] = v;
+}
+
+// A vector rounded to bf16, or two as pairs. `vcvtne2ps2bf16` flushes denormals, as the product would that they are
+// for.
+Value* Printer::rounded_to_multiply(const Expr& e) {
+  const auto float_of = [](const Expr& x) {
+    const bool rounds = x->kind == ExprKind::Apply && x->op == Op::Cast && x->dtype == DType::BF16;
+    return rounds && x->args[0]->dtype == DType::F32 ? x->args[0] : nullptr;
+  };
+  const Expr low = float_of(e->kind == ExprKind::Pair ? e->args[0] : e),
+             high = e->kind == ExprKind::Pair ? float_of(e->args[1]) : nullptr;
+  if (!low || (e->kind == ExprKind::Pair) != (high != nullptr)) return nullptr;
+  if (e->kind == ExprKind::Pair && in_.lanes == 16) return pairs_to_bf16_flushed(b_, vector(low), vector(high));
+  return high ? nullptr : f32_to_bf16_flushed(b_, vector(low));
 }
 
 // a < b of indices that both move by a constant a lane: the difference at lane 0 decides, and 32 bits are enough for it
@@ -309,7 +324,8 @@ void Printer::store(const loop::StmtNode& n) {
     tag(b_.CreateAlignedStore(to_memory(value, s.dtype), address(s, scalar(n.index), true), align_of(s)), s);
     return;
   }
-  Value* value = to_memory(vector(n.value), s.dtype);
+  Value* value = multiplied_.count(n.buffer) ? rounded_to_multiply(n.value) : nullptr;
+  value = to_memory(value ? value : vector(n.value), s.dtype);
   if (stride.known && stride.stride == 1) {
     Value* pointer = address(s, scalar(n.index), true);
     if (s.space == Space::Register && in_.mask)

@@ -48,6 +48,7 @@ class Printer {
   Value* either(const loop::Expr&);  // scalar where uniform
   Value* compare_indices(const loop::ExprNode&);
   Value* apply(const loop::ExprNode&, const std::vector<Value*>&);
+  Value* rounded_to_multiply(const loop::Expr&);   // by the level's instruction; null where that is none of it
   Value* lane_numbers(llvm::Type*, int64_t step);  // 0, step, 2 step, ...
   bool uniform(const loop::Expr& e) { return strides_->of(e).uniform(); }
 
@@ -110,8 +111,9 @@ class Printer {
   std::map<int, Value*> vars_;
   std::map<int, Local> locals_;
   std::map<int, Partial> partials_;
-  std::set<int> reduced_;  // locals that some Reduce runs
-  VectorLoop in_;          // the Vector loop being printed; lanes 1 and var -1: none
+  std::set<int> reduced_;     // locals that some Reduce runs
+  std::set<int> multiplied_;  // buffers of operands of dot products alone, where the level has the instruction
+  VectorLoop in_;             // the Vector loop being printed; lanes 1 and var -1: none
   std::unique_ptr<Strides> strides_;
   std::map<const loop::ExprNode*, Value*> scalars_, vectors_;
   llvm::GlobalVariable* zeros_ = nullptr;

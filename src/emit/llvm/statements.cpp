@@ -1,3 +1,4 @@
+#include "emit/llvm/dot_operands.h"
 #include "emit/llvm/printer.h"
 #include "loop/runs.h"
 #include "support/error.h"
@@ -59,6 +60,7 @@ void Printer::print() {
   visit(nest_.body, [&](const StmtNode& n) {
     if (n.kind == StmtKind::Reduce) reduced_.insert(n.local);
   });
+  if (has_bf16_dot(b_.level)) multiplied_ = dot_operands(nest_);
   prepare_memory();
   if (has_tile_buffers()) configure_tiles();
   b_.CreateBr(body);

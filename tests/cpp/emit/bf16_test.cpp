@@ -80,5 +80,45 @@ TEST(Bf16, ChainsBetweenRoundings) {
     });
 }
 
+// out[n] += a . b over 32 elements of k: a is rounded into scratch first. `twice`: something else reads it, too.
+LoopNest rounded_operand(bool twice) {
+  LoopNest nest;
+  nest.name = "rounded_operand";
+  const int a = nest.add_buffer({"a", DType::F32, 32}), b = nest.add_buffer({"b", DType::I32, 16 * 16});
+  const int out = nest.add_buffer({"out", DType::F32, 16, Space::Argument, true});
+  const int also = nest.add_buffer({"also", DType::F32, 32, Space::Argument, true});
+  const int packed = nest.add_buffer({"packed", DType::BF16, 32, Space::Scratch, true});
+  const int i = nest.add_var("i", 32), k = nest.add_var("k", 16), lane = nest.add_var("lane", 16),
+            j = nest.add_var("j", 32), element = nest.add_local("element", DType::I32);
+  const auto half = [&](int64_t at) { return nest.load(packed, nest.var(k) * 2 + integer(at)); };
+  const int l = nest.add_var("l", 16);
+  std::vector<Stmt> body{
+      for_loop(LoopKind::Vector, l, integer(16), store(out, nest.var(l), real(0, DType::F32)), 16),
+      for_loop(LoopKind::Vector, i, integer(32), store(packed, nest.var(i), to_bf16(nest.load(a, nest.var(i)))), 32),
+      for_loop(LoopKind::Serial, k, integer(16),
+               block({let(element, pair(half(0), half(1))),
+                      for_loop(LoopKind::Vector, lane, integer(16),
+                               store(out, nest.var(lane),
+                                     dot(nest.local(element), nest.load(b, nest.var(k) * 16 + nest.var(lane)),
+                                         nest.load(out, nest.var(lane)))),
+                               16)}))};
+  const Expr again = twice ? cast(nest.load(packed, nest.var(j)), DType::F32) : nest.load(a, nest.var(j));
+  body.push_back(for_loop(LoopKind::Vector, j, integer(32), store(also, nest.var(j), again), 32));
+  nest.body = block(std::move(body));
+  return nest;
+}
+
+TEST(Bf16, WhatIsOnlyMultipliedIsRoundedByTheInstruction) {
+  const auto text = [](bool twice, CpuLevel level) { return assembly(rounded_operand(twice), level); };
+  EXPECT_NE(text(false, CpuLevel::Avx512Bf16).find("vcvtne2ps2bf16"), std::string::npos);
+  EXPECT_EQ(text(true, CpuLevel::Avx512Bf16).find("vcvtne"), std::string::npos) << "a denormal would be lost";
+  EXPECT_EQ(text(false, CpuLevel::Avx512).find("vcvtne"), std::string::npos);
+  std::vector<uint32_t> y;  // pairs of numbers from 1 to 4
+  for (uint32_t at = 0; at < 256; ++at) y.push_back(0x3f803f80 + at * 0x10001);
+  const std::vector<float> x = random_floats(32);
+  for (bool twice : {false, true})
+    expect_as_interpreted(rounded_operand(twice), {memory_of(x), memory_of(y), output_of(16 * 4), output_of(32 * 4)});
+}
+
 }  // namespace
 }  // namespace trainc::emit::test
