@@ -153,9 +153,6 @@ def _padded(workload: Workload, fill: float, layers: int, width: int, inner: int
 
 
 def roberta_padded() -> Workload:
-    import trainc
-
-    trainc.config.skip_padding = True  # as who trains on such batches asks for
     whole = roberta()
     config = whole.model.config
     return _padded(whole, 0.6, config.num_hidden_layers, config.hidden_size, config.intermediate_size)

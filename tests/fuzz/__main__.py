@@ -3,6 +3,7 @@ control flow, several outputs; loops with accumulation, clipping, schedulers, se
 
     python tests/fuzz --count 200          # or --seconds 3600
     python tests/fuzz --seeds 17 23        # these alone
+    python tests/fuzz --encoders           # encoders over batches with padding, of which operations pass over rows
     python tests/fuzz --poison             # memory of the plans is filled with NaN before it is used
 
 What differs is made smaller and written to build/fuzz/SEED.py, a file that runs alone. Exit status 1 where there was something.
@@ -42,13 +43,19 @@ def outcome(program) -> tuple[str, str]:
     return ("differs", told) if told else ("same", "")
 
 
-def of_seed(seed: int) -> dict:
+def program_of(seed: int, kind: str):
+    import grammar
+
+    return {"any": grammar.program_of, "encoder": grammar.encoder_of}[kind](seed)
+
+
+def of_seed(seed: int, kind_of_program: str) -> dict:
     """In this process."""
-    from grammar import program_of, variables
+    from grammar import variables
     from program import alone
     from shrink import shrunk
 
-    program = program_of(seed)
+    program = program_of(seed, kind_of_program)
     kind, told = outcome(program)
     if kind in ("differs", "raises"):
         like = told.split(":")[0]
@@ -69,21 +76,22 @@ def of_seed(seed: int) -> dict:
 
 
 def child() -> None:
-    """Takes seeds from standard input, a line each, and answers with a line."""
+    """Takes seeds and kinds of programs from standard input, a line each, and answers with a line."""
     sys.path.insert(0, str(HERE))
     import torch
 
     torch.set_num_threads(1)
     for line in sys.stdin:
-        answer = of_seed(int(line))
+        seed, kind = line.split()
+        answer = of_seed(int(seed), kind)
         print(json.dumps(answer), flush=True)
 
 
 class Worker:
     """A child that is started again where it dies or hangs."""
 
-    def __init__(self, environment: dict[str, str]):
-        self.environment, self.process, self.told = environment, None, 0
+    def __init__(self, environment: dict[str, str], kind: str):
+        self.environment, self.kind, self.process, self.told = environment, kind, None, 0
 
     def ask(self, seed: int) -> dict:
         if self.process is None or self.told >= 40:  # a fresh one: what PyTorch and Dynamo keep does not grow for ever
@@ -94,7 +102,7 @@ class Worker:
             ), 0  # fmt: skip
         self.told += 1
         process, answers = self.process, Queue()
-        process.stdin.write(f"{seed}\n")
+        process.stdin.write(f"{seed} {self.kind}\n")
         process.stdin.flush()
         threading.Thread(target=lambda: answers.put(process.stdout.readline()), daemon=True).start()
         try:
@@ -119,11 +127,12 @@ class Fuzz:
     seeds: Queue
     until: float
     environment: dict[str, str]
+    kind: str
     counts: Counter = dataclasses.field(default_factory=Counter)
     found: list[dict] = dataclasses.field(default_factory=list)
 
     def work(self) -> None:
-        worker = Worker(self.environment)
+        worker = Worker(self.environment, self.kind)
         try:
             while time.monotonic() < self.until:
                 try:
@@ -149,6 +158,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="these alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--poison", action="store_true", help="fill the plans' memory with NaN before it is used")
+    parser.add_argument("--encoders", action="store_true", help="encoders over batches with padding")
     parser.add_argument("--show", type=int, metavar="SEED", help="print the program of a seed, and run nothing")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -156,10 +166,9 @@ def main() -> int:
         child()
         return 0
     sys.path.insert(0, str(HERE))
+    kind = "encoder" if args.encoders else "any"
     if args.show is not None:
-        from grammar import program_of
-
-        print(program_of(args.show).source())
+        print(program_of(args.show, kind).source())
         return 0
     count = args.count if args.count is not None else 100 if args.seconds is None else 10**7
     seeds: Queue = Queue()
@@ -168,7 +177,7 @@ def main() -> int:
     environment = {**os.environ, "TRAINC_CACHE": "0", "OMP_WAIT_POLICY": "passive"}
     if args.poison:
         environment["TRAINC_DEBUG"] = "poison"
-    fuzz = Fuzz(seeds, time.monotonic() + (args.seconds if args.seconds is not None else 1e9), environment)
+    fuzz = Fuzz(seeds, time.monotonic() + (args.seconds if args.seconds is not None else 1e9), environment, kind)
     start = time.monotonic()
     threads = [threading.Thread(target=fuzz.work) for _ in range(args.jobs)]
     for thread in threads:

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from typing import Any
 
+import encoders
 import torch
 from program import Program
 
@@ -196,4 +197,34 @@ def program_of(seed: int) -> Program:
     )
 
 
-__all__ = ["program_of", "variables"]
+def encoder_of(seed: int) -> Program:
+    """Over batches with padding, of which any number of operations may pass over rows."""
+    rng = random.Random(seed)
+    loop = {**loop_of(rng), "config": {"skip_padding": True, "skip_hidden_flops": 1}}
+    if loop["whole"]:
+        loop["door"] = rng.choice(encoders.DOORS)
+    init, forward = encoders.start(rng)
+    program = Program(seed, init, forward, (), loop)
+    pool = variables(program) or []
+    wanted, tries, number = len(forward) + rng.randrange(2, 12), 0, 0
+    while len(program.forward) < wanted and tries < 40:
+        tries, number = tries + 1, number + 1
+        tokens = [v.name for v in pool if v.is_float and v.shape[1:] == (encoders.TOKENS, encoders.WIDTH)]
+        if not tokens:
+            break
+        made, used = encoders.statement(rng, tokens, number)
+        grown = dataclasses.replace(program, init=(*program.init, *filter(None, [made])), forward=(*program.forward, used))
+        if (found := variables(grown)) is not None:
+            program, pool = grown, found
+    tokens = [v.name for v in pool if v.is_float and v.name != "x" and v.shape[1:] == (encoders.TOKENS, encoders.WIDTH)]
+    made, used = encoders.last(rng, tokens[-1])
+    others = [v.name for v in pool[1:] if v.is_float and (len(v.shape) < 3 or rng.random() < 0.02)]
+    return dataclasses.replace(
+        program,
+        init=(*program.init, *filter(None, [made])),
+        forward=(*program.forward, used),
+        outputs=(*[name for name in others if rng.random() < 0.5], "vz"),
+    )
+
+
+__all__ = ["encoder_of", "program_of", "variables"]

@@ -54,9 +54,12 @@ def train(kind, loop, door=None, weights=0, batches=0, size=1e-7):
     optimizer = getattr(torch.optim, loop["optimizer"])(net.parameters(), **loop["settings"])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if loop["scheduler"] else None
     model = net
-    if door in ("compile", "fuse_step"):
+    if door is not None:
         import trainc
 
+        for name, value in loop.get("config", {}).items():
+            setattr(trainc.config, name, value)
+    if door in ("compile", "fuse_step"):
         model, optimizer = trainc.compile(net, optimizer, fuse_step=door == "fuse_step")
     elif door in ("backend", "dynamo"):
         model = torch.compile(net, backend="trainc" if door == "backend" else "eager")
@@ -77,8 +80,6 @@ def train(kind, loop, door=None, weights=0, batches=0, size=1e-7):
 
     step = whole
     if door == "train_step":
-        import trainc
-
         step = trainc.train_step(whole)
     torch.manual_seed(7)
     found = {}

@@ -48,10 +48,10 @@ skip_hidden: bool = True
 """On a CPU: rows of a loss whose label is to be ignored are found when a step runs, and neither their logits nor their gradients
 are computed (docs/schedule.md), where all rows would take at least `skip_hidden_flops`."""
 
-skip_padding: bool = False
+skip_padding: bool = True
 """On a CPU, with `skip_hidden`: an encoder's rows that attention's mask hides (padding) are found when a step runs, and its
 linear layers, norms and activations pass over them (docs/schedule.md), where all rows would take at least `skip_hidden_flops`.
-Off unless it is asked for: it is new."""
+False spares batches that are never padded, and come with a mask all the same, 1% (float32) to 3% (bfloat16) of a step."""
 
 skip_hidden_flops: int = 2**32
 """How many operations all rows of a loss, or of an encoder, must take for hidden ones to be looked for."""

@@ -192,7 +192,7 @@ def test_the_key_holds_all_that_a_plan_depends_on(directory, monkeypatch):
         (trainc.config, "float32_in_parts", False),
         (trainc.config, "loss_chunk_rows", 100), (trainc.config, "loss_chunk_bytes", None),
         (trainc.config, "skip_hidden", False), (trainc.config, "skip_hidden_flops", 100),
-        (trainc.config, "skip_padding", True),
+        (trainc.config, "skip_padding", False),
     ]  # fmt: skip
     of_measurements = [
         (trainc.config, "framework_calls", False), (trainc.config, "framework_error", 2.0), (torch, "get_num_threads", lambda: 7),

@@ -26,7 +26,7 @@ def fuzz(monkeypatch):
     import shrink
 
     yield {"grammar": grammar, "judge": judge, "shrink": shrink}
-    for name in ("grammar", "judge", "shrink", "program"):
+    for name in ("encoders", "grammar", "judge", "shrink", "program"):
         sys.modules.pop(name, None)
 
 
@@ -42,12 +42,14 @@ class Scaled(nn.Module):
         return y.pow(2).mean(), [y]
 
 
-def test_a_sample_of_programs():
+@pytest.mark.parametrize(("count", "options"), [(16, []), (4, ["--encoders"])])
+def test_a_sample_of_programs(count, options):
     done = subprocess.run(
-        [sys.executable, FUZZ, "--count", "16", "--first", "0", "--jobs", "1"], capture_output=True, text=True, timeout=900
-    )
+        [sys.executable, FUZZ, "--count", str(count), "--first", "0", "--jobs", "1", *options],
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "16 programs" in done.stdout
+    assert f"{count} programs" in done.stdout
 
 
 @pytest.mark.parametrize("door", ["compile", "backend"])
@@ -62,8 +64,9 @@ class Same(Scaled):
         return y.pow(2).mean(), [y]
 
 
-def test_programs_are_the_same_for_a_seed_and_others_for_another(fuzz):
-    programs = [fuzz["grammar"].program_of(seed) for seed in (1, 1, 2)]
+@pytest.mark.parametrize("kind", ["program_of", "encoder_of"])
+def test_programs_are_the_same_for_a_seed_and_others_for_another(fuzz, kind):
+    programs = [getattr(fuzz["grammar"], kind)(seed) for seed in (1, 1, 2)]
     assert programs[0] == programs[1] != programs[2]
     assert all(program.forward and "class Net" in program.source() for program in programs)
 
