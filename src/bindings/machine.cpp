@@ -9,6 +9,7 @@
 #include "compiler/code_generator.h"
 #include "emit/cuda/emit.h"
 #include "interpret/amx.h"
+#include "interpret/device.h"
 #include "passes/pipeline.h"
 #include "runtime/interpret/device.h"
 #include "runtime/interpret/driver.h"
@@ -129,6 +130,25 @@ void bind_machine(nb::module_& m) {
       },
       nb::arg("nest"), nb::arg("gpu"),
       "A device nest's text through NVRTC: (registers, shared, stack and spilled bytes).");
+  m.def(
+      "memory_traffic",
+      [](const std::string& nest) {
+        std::vector<interpret::Traffic> all;
+        {
+          nb::gil_scoped_release unlock;
+          const loop::LoopNest parsed = loop::parse(nest);
+          loop::verify(parsed);
+          all = interpret::traffic_of(parsed);
+        }
+        nb::list rows;
+        for (const interpret::Traffic& t : all)
+          rows.append(nb::make_tuple(t.buffer, t.shared, t.written, t.requests, t.units, t.least, t.bytes));
+        return rows;
+      },
+      nb::arg("nest"),
+      "What a device nest's warps ask of memory, a buffer at a time: (buffer, in Shared memory, written, requests, "
+      "sectors or "
+      "wavefronts, how few would do, bytes).");
   m.def("version", [] { return std::string(TRAINC_VERSION); });
 }
 

@@ -9,6 +9,7 @@
 
 #include "interpret/code.h"
 #include "interpret/report.h"
+#include "interpret/traffic.h"
 #include "interpret/value.h"
 #include "loop/mma.h"
 #include "support/rounding.h"
@@ -22,6 +23,7 @@ using Values = std::vector<Value>;  // one a thread of the block
 using Threads = std::vector<int>;   // the active ones, ascending
 
 constexpr int64_t kNobody = -1, kSeveral = -2;
+constexpr int64_t kFollowed = 8;  // iterations of a loop, where requests are counted
 
 // Who touched an element last, and between which barriers. Threads are numbered through all blocks.
 struct Access { int64_t writer = kNobody, write_epoch = 0, reader = kNobody, read_epoch = 0, reader_block = kNobody; };
@@ -48,8 +50,8 @@ float tf32(double v) {  // cvt.rna.tf32.f32: 10 bits of mantissa, ties away from
 
 class Device {
  public:
-  Device(const LoopNest& nest, const std::vector<View>& arguments)
-      : nest_(nest), threads_(nest.threads), arguments_(arguments) {
+  Device(const LoopNest& nest, const std::vector<View>& arguments, TrafficCount* traffic = nullptr)
+      : nest_(nest), threads_(nest.threads), arguments_(arguments), traffic_(traffic) {
     size_t argument = 0;
     for (const Buffer& b : nest.buffers) {
       BufferState s;
@@ -59,7 +61,7 @@ class Device {
         s.bytes = v.data;
         s.numel = v.bytes / size_of(b.dtype);
         s.watched = !v.initialised;
-        if (b.written) s.accesses.resize(static_cast<size_t>(s.numel));
+        if (b.written && v.data) s.accesses.resize(static_cast<size_t>(s.numel));
         if (b.numel != 0 && s.numel != b.numel)
           report_.find(fmt::format("argument {} is given {} elements, the nest says {}", b.name, s.numel, b.numel), "");
       } else {
@@ -89,7 +91,10 @@ class Device {
     const StmtNode* body = nest_.body.get();
     while (body->kind == StmtKind::Block && body->body.size() == 1) body = body->body[0].get();
     const bool grid = body->kind == StmtKind::For && body->loop == LoopKind::Parallel;
-    for (block_ = 0; block_ < (grid ? parallel_extent : 1); ++block_) {
+    const Followed blocks = followed(grid ? parallel_extent : 1);
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      block_ = blocks.at(b);
+      weight_ = blocks.weight;
       ++epoch_;
       for (size_t i = 0; i < buffers_.size(); ++i)  // each block has Shared memory of its own
         if (nest_.buffers[i].space == Space::Shared)
@@ -115,6 +120,36 @@ class Device {
   std::string place(int thread) const { return fmt::format("in thread {} of block {}", thread, block_); }
   std::string thread_name(int64_t global) const {
     return global == kSeveral ? "others" : fmt::format("thread {} of block {}", global % threads_, global / threads_);
+  }
+
+  // --- what is asked of memory (traffic.h)
+
+  // Which iterations of a loop are run, and how many each stands for: all of them, but where requests are counted a
+  // few, from its beginning, its middle and its end.
+  struct Followed {
+    int64_t count, extent;
+    double weight;
+    int64_t at(int64_t i) const {
+      const int64_t half = count / 2;
+      return count == extent || i < half ? i : (extent - 1) * (i - half + 1) / half;
+    }
+  };
+  Followed followed(int64_t extent) const {
+    if (!traffic_ || extent <= kFollowed) return {extent, extent, 1};
+    return {kFollowed, extent, static_cast<double>(extent) / kFollowed};
+  }
+
+  void note(int buffer, bool written, const Threads& active, const Value* index, const Value* guard) {
+    const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
+    if (!traffic_ || b.space == Space::Register) return;
+    std::vector<int64_t> places;
+    for (size_t i = 0; i < active.size(); ++i) {
+      const int t = active[i];
+      if (!guard || guard[t].i) places.push_back(index[t].i * size_of(b.dtype));
+      if (i + 1 < active.size() && active[i + 1] / kWarp == t / kWarp) continue;
+      traffic_->note(buffer, b.space == Space::Shared, written, places, size_of(b.dtype), weight_);
+      places.clear();
+    }
   }
 
   // --- expressions
@@ -168,6 +203,7 @@ class Device {
             }
             break;
           }
+          note(n.id, false, active, index, guard);
           for (int t : active)
             out[t] =
                 guard && !guard[t].i ? (is_float(n.dtype) ? float_value(0) : int_value(0)) : load(n.id, index[t].i, t);
@@ -246,6 +282,7 @@ class Device {
     const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
     if (!within(buffer, index, "load", thread)) return is_float(b.dtype) ? float_value(0) : int_value(0);
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
+    if (!s.bytes) return is_float(b.dtype) ? float_value(0) : int_value(0);
     const size_t at = place_of(buffer, index, thread);
     if (s.watched && (b.space == Space::Argument ? s.defined[at] == 0 : s.defined[at] != block_ + 1))
       report_.find(fmt::format("read of {} before it is written", b.name),
@@ -265,6 +302,7 @@ class Device {
   void store(int buffer, int64_t index, Value v, int thread) {
     if (!within(buffer, index, "store", thread)) return;
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
+    if (!s.bytes) return;
     const size_t at = place_of(buffer, index, thread);
     if (s.watched) s.defined[at] = block_ + 1;
     if (!s.accesses.empty()) {
@@ -294,6 +332,7 @@ class Device {
       case StmtKind::Store: {
         const Values& index = evaluate(s.index, active);
         const Values& value = evaluate(s.value, active);
+        note(s.buffer, true, active, index.data(), nullptr);
         for (int t : active) store(s.buffer, index[static_cast<size_t>(t)].i, value[static_cast<size_t>(t)], t);
         break;
       }
@@ -350,15 +389,24 @@ class Device {
       if (static_cast<int>(active.size()) != threads_)
         report_.find("a Thread loop that not all threads reach", fmt::format("in block {}", block_));
       Threads some;
-      for (int64_t first = 0; first < most; first += threads_) {
+      const double around = weight_;
+      const Followed turns = followed((most + threads_ - 1) / threads_);
+      weight_ = around * turns.weight;
+      for (int64_t turn = 0; turn < turns.count; ++turn) {
+        const int64_t first = turns.at(turn) * threads_;
         some.clear();
         for (int t : active)
           if (first + t < most) some.push_back(t), var[static_cast<size_t>(t)] = first + t;
         execute(*s.body[0], some);
       }
+      weight_ = around;
       return;
     }
-    for (int64_t i = 0; i < most; ++i) {
+    const double around = weight_;
+    const Followed iterations = followed(most);
+    weight_ = around * iterations.weight;
+    for (int64_t n = 0; n < iterations.count; ++n) {
+      const int64_t i = iterations.at(n);
       if (same) {
         for (int t : active) var[static_cast<size_t>(t)] = i;
         execute(*s.body[0], active);
@@ -369,6 +417,7 @@ class Device {
         if (i < extents[k]) some.push_back(active[k]), var[static_cast<size_t>(active[k])] = i;
       execute(*s.body[0], some);
     }
+    weight_ = around;
   }
 
   // Whether all of the warp's threads are among the active ones; a finding otherwise.
@@ -450,6 +499,8 @@ class Device {
   CodeCache codes_;
   std::unordered_map<const ExprNode*, std::vector<Values>> banks_;  // a row of values an instruction
   int64_t block_ = 0, epoch_ = 0;
+  TrafficCount* const traffic_;  // none: everything runs, nothing is counted
+  double weight_ = 1;            // how many iterations of all loops around this one stands for
 };
 
 }  // namespace
@@ -464,6 +515,20 @@ Findings run_on_device(const LoopNest& nest, std::vector<Memory>& arguments, int
   for (Memory& m : arguments)
     views.push_back({m.bytes.data(), static_cast<int64_t>(m.bytes.size()), m.initialised, true});
   return run_on_device(nest, views, parallel_extent);
+}
+
+std::vector<Traffic> traffic_of(const LoopNest& nest) {
+  require(nest.body != nullptr && nest.threads > 0, "traffic: a nest without a body, or for a CPU");
+  std::vector<View> nothing;
+  std::vector<std::string> names;
+  for (const Buffer& b : nest.buffers) {
+    names.push_back(b.name);
+    const int64_t numel = b.numel != 0 ? b.numel : int64_t{1} << 40;
+    if (b.space == Space::Argument) nothing.push_back({nullptr, numel * size_of(b.dtype), true, false});
+  }
+  TrafficCount count;
+  Device(nest, nothing, &count).run(nest.parallel_extent);
+  return count.all(names);
 }
 
 }  // namespace trainc::interpret

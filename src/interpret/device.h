@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "interpret/interpret.h"
+#include "interpret/traffic.h"
 
 namespace trainc::interpret {
 
@@ -25,5 +26,11 @@ struct View {
 Findings run_on_device(const loop::LoopNest&, const std::vector<View>& arguments, int64_t parallel_extent);
 /// The same over arguments of its own; outputs must be written in full.
 Findings run_on_device(const loop::LoopNest&, std::vector<Memory>& arguments, int64_t parallel_extent);
+
+/// What a nest's warps ask of memory, from its indices alone: arguments begin at a multiple of 32 bytes, hold zeros and
+/// need no memory, so that nests of any size can be asked. Of long loops, and of many blocks, eight iterations are
+/// followed and stand for all. A load counts wherever the nest has it, though a compiler moves it out of loops, or a
+/// cache answers it. InternalError for a CPU's nest.
+std::vector<Traffic> traffic_of(const loop::LoopNest&);
 
 }  // namespace trainc::interpret
