@@ -41,8 +41,11 @@ constexpr int64_t kAbreast = 4;
 // --- a device's blocks
 // Threads of a block whose elements do not depend on each other.
 constexpr int64_t kBlockThreads = 256;
-// Elements that such a thread takes where there are many.
+// Elements that such a thread takes where there are many: as many as 16 bytes hold, between these two.
 constexpr int64_t kElementsOfThread = 4;
+constexpr int64_t kWideElements = 8;
+// Elements that a thread holds in registers for accesses of 16 bytes, of all buffers of a loop together.
+constexpr int64_t kWideRegisters = 64;
 // Blocks for each multiprocessor of the target from which on there are many.
 constexpr int64_t kManyBlocks = 2;
 // Columns up to which a row's block has one thread a column.

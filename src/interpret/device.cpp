@@ -139,7 +139,7 @@ class Device {
     return {kFollowed, extent, static_cast<double>(extent) / kFollowed};
   }
 
-  void note(int buffer, bool written, const Threads& active, const Value* index, const Value* guard) {
+  void note(int buffer, bool written, const Threads& active, const Value* index, const Value* guard, int lanes = 1) {
     const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
     if (!traffic_ || b.space == Space::Register) return;
     std::vector<int64_t> places;
@@ -147,7 +147,7 @@ class Device {
       const int t = active[i];
       if (!guard || guard[t].i) places.push_back(index[t].i * size_of(b.dtype));
       if (i + 1 < active.size() && active[i + 1] / kWarp == t / kWarp) continue;
-      traffic_->note(buffer, b.space == Space::Shared, written, places, size_of(b.dtype), weight_);
+      traffic_->note(buffer, b.space == Space::Shared, written, places, lanes * size_of(b.dtype), weight_);
       places.clear();
     }
   }
@@ -374,6 +374,7 @@ class Device {
       case StmtKind::TileStore: throw InternalError("interpret: the nest is a CPU's");
       case StmtKind::WarpReduce: warp_reduce(s, active); break;
       case StmtKind::Mma: mma(s, active); break;
+      case StmtKind::Copy: copy(s, active); break;
     }
   }
 
@@ -442,6 +443,22 @@ class Device {
         for (int l = 0; l < kWarp; ++l) next[l] = combine(s.combine, d, lane[l], lane[l ^ apart]);
         std::copy(next, next + kWarp, lane);
       }
+    }
+  }
+
+  void copy(const StmtNode& s, const Threads& active) {
+    const bool reads = nest_.buffers[static_cast<size_t>(s.buffer)].space == Space::Register;
+    const int memory = reads ? s.source : s.buffer;
+    const Values &to = evaluate(s.index, active), &from = evaluate(s.value, active);
+    const Value* at = reads ? from.data() : to.data();
+    note(memory, !reads, active, at, nullptr, s.lanes);
+    for (int t : active) {
+      if (at[t].i % s.lanes != 0)
+        report_.find(fmt::format("a copy of {} elements of {} that begins at no multiple", s.lanes,
+                                 nest_.buffers[static_cast<size_t>(memory)].name),
+                     fmt::format("element {} {}", at[t].i, place(t)));
+      for (int i = 0; i < s.lanes; ++i)
+        store(s.buffer, to[static_cast<size_t>(t)].i + i, load(s.source, from[static_cast<size_t>(t)].i + i, t), t);
     }
   }
 

@@ -20,6 +20,7 @@ struct View {
 ///                  at all
 ///   barriers       a Barrier, WarpReduce or Mma that some threads of the block (of the warp) do not reach; a Thread
 ///                  loop whose extent differs
+///   copies         that begin at no multiple of what they take
 ///   unwritten      reads of Shared memory that this block, of registers that this thread never wrote
 /// What threads do between two Barriers is done in one order here and in any order on a device: where no race is found,
 /// the results are the same.

@@ -292,7 +292,8 @@ class Interpreter {
       case StmtKind::Prefetch: evaluate(s.index, indices_); break;  // what the index itself reads is checked
       case StmtKind::Barrier:
       case StmtKind::WarpReduce:
-      case StmtKind::Mma: throw InternalError("interpret: a statement of a device");
+      case StmtKind::Mma:
+      case StmtKind::Copy: throw InternalError("interpret: a statement of a device");
     }
   }
 

@@ -100,7 +100,8 @@ enum class StmtKind : uint8_t {
   TileStore,
   Barrier,
   WarpReduce,
-  Mma
+  Mma,
+  Copy
 };
 
 struct StmtNode;
@@ -116,7 +117,7 @@ struct StmtNode {
   // Unroll: a number. Serial, Vector: any index expression.
   // Thread: iteration i is run by thread i % threads of the block; the extent is the same in all of them.
   Expr extent;
-  int lanes = 1;  // Vector: 1, 2, 4, 8, 16, 32 or 64; Transpose: 2, 4, 8 or 16
+  int lanes = 1;  // Vector: 1, 2, 4, 8, 16, 32 or 64; Transpose: 2, 4, 8 or 16; Copy: 2, 4, 8 or 16
   // Store
   int buffer = -1;
   Expr index, value;  // Let, Reduce: `value` too
@@ -163,6 +164,9 @@ struct StmtNode {
   //   f32 ones (4 and 2), which are rounded to tf32; sums are f32 (4 a thread). Which element lies in which thread is
   //   mma.h's, as PTX has it.
   Expr second;
+  // Copy: buffer[index + i] = source[value + i]   for i < lanes, `value` an index: one access of at most kCopyBytes.
+  //   One of the two is a Register buffer; the other is an Argument or Shared one, whose index is a multiple of lanes.
+  //   An argument that does not begin at a multiple of kCopyBytes is read or written element by element.
 };
 
 Stmt block(std::vector<Stmt>);
@@ -180,6 +184,7 @@ Stmt tile_store(int buffer, Expr index, int64_t pitch, int tile);
 Stmt barrier();
 Stmt warp_reduce(int local, ReduceKind);
 Stmt mma(int sums, Expr index, Expr a, Expr b);
+Stmt copy(int buffer, Expr index, int source, Expr source_index, int lanes);
 
 // --- the nest
 enum class Space : uint8_t { Argument, Scratch, Register, Shared, Tile };
@@ -226,6 +231,7 @@ struct LoopNest {
 
 constexpr int kTileSide = 16, kTileRegisters = 8;  // a tile is a square of f32, or of pairs
 constexpr int kWarp = 32;                          // threads
+constexpr int64_t kCopyBytes = 16;                 // what a thread reads or writes at a time, at most
 constexpr int64_t kSharedBytes = 48 << 10;         // of a block: what every device gives without being asked
 
 /// The text of a nest, as TRAINC_DUMP=loop writes it; parse(print(n)) prints the same.

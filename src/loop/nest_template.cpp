@@ -57,7 +57,8 @@ class NumberRewriter {
       case StmtKind::Block:
       case StmtKind::Barrier:
       case StmtKind::WarpReduce:
-      case StmtKind::Mma: break;
+      case StmtKind::Mma:
+      case StmtKind::Copy: break;
     }
     for (Stmt& b : copy->body) b = stmt(b);
     return copy;

@@ -289,6 +289,23 @@ class Parser {
       end_of_line();
       return mma(id, std::move(index), std::move(a), std::move(b));
     }
+    if (take_word("copy")) {
+      expect("(");
+      const int lanes = static_cast<int>(number());
+      expect(")");
+      const auto side = [&] {
+        const int id = find(buffers_, "buffer");
+        expect("[");
+        Expr index = expr();
+        expect("]");
+        return std::pair{id, std::move(index)};
+      };
+      const auto [to, index] = side();
+      expect("=");
+      const auto [from, source_index] = side();
+      end_of_line();
+      return copy(to, index, from, source_index, lanes);
+    }
     const bool warp = take_word("warp");
     const int id = find(locals_, "local");
     expect("=");

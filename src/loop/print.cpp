@@ -133,6 +133,10 @@ class Printer {
       case StmtKind::Mma:
         line(depth, "mma {}[{}] += {} * {}", buffer(s.buffer), expr(s.index), expr(s.value), expr(s.second));
         break;
+      case StmtKind::Copy:
+        line(depth, "copy({}) {}[{}] = {}[{}]", s.lanes, buffer(s.buffer), expr(s.index), buffer(s.source),
+             expr(s.value));
+        break;
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
       case StmtKind::Transpose:
         line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch,

@@ -143,4 +143,16 @@ Stmt mma(int sums, Expr index, Expr a, Expr b) {
   return share(std::move(n));
 }
 
+Stmt copy(int buffer, Expr index, int source, Expr source_index, int lanes) {
+  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64,
+          "copy: an index is not i64");
+  StmtNode n = node(StmtKind::Copy);
+  n.buffer = buffer;
+  n.index = std::move(index);
+  n.source = source;
+  n.value = std::move(source_index);
+  n.lanes = lanes;
+  return share(std::move(n));
+}
+
 }  // namespace trainc::loop

@@ -30,6 +30,8 @@
 //      tile statements alone, which stand in no Vector loop. TileLoad: of its own dtype, or pairs of bf16, from a
 //      buffer that is no Register; TileStore: to one of its own dtype, `written`; TileDot: f32 += i32 * i32.
 //  18. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
+//  19. Copy: 2, 4, 8 or 16 lanes, at most kCopyBytes, between a Register buffer and an Argument or Shared one of its
+//      dtype, in a Thread loop.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -314,6 +316,19 @@ class Verifier {
         check(buffer(s.buffer).dtype == DType::F32, "an Mma whose sums are not f32");
         check(s.value->dtype == s.second->dtype && (s.value->dtype == DType::BF16 || s.value->dtype == DType::F32),
               "an Mma of other than bf16 or f32");
+        break;
+      }
+      case StmtKind::Copy: {
+        const Buffer &to = buffer(s.buffer), &from = buffer(s.source);
+        check(in_thread_, "a Copy outside a Thread loop");
+        check(s.lanes >= 2 && s.lanes <= 16 && std::has_single_bit(unsigned(s.lanes)) &&
+                  s.lanes * size_of(to.dtype) <= kCopyBytes,
+              fmt::format("a copy of {} elements of {}", s.lanes, name_of(to.dtype)));
+        check((to.space == Space::Register) != (from.space == Space::Register) && to.dtype == from.dtype,
+              fmt::format("a copy from {} to {}", from.name, to.name));
+        check(to.written, fmt::format("copy to {}, which is not marked as written", to.name));
+        index(to, s.index, false);
+        index(from, s.value, false);
         break;
       }
       case StmtKind::Check:

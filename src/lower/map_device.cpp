@@ -7,6 +7,7 @@
 #include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
+#include "lower/wide_accesses.h"
 #include "support/division.h"
 
 namespace trainc::lower {
@@ -138,10 +139,11 @@ class Mapping {
     const Stmt element = vector ? body->body[0] : body;
 
     // Few elements are spread over all multiprocessors; of many, a thread takes several, one block's threads apart.
-    const int64_t per_block =
-        all >= cost::kBlockThreads * cost::kElementsOfThread * cost::kManyBlocks * multiprocessors_
-            ? cost::kBlockThreads * cost::kElementsOfThread
-            : cost::kBlockThreads;
+    int64_t widest = 1;
+    for (const loop::Buffer& b : nest_.buffers) widest = std::max<int64_t>(widest, size_of(b.dtype));
+    const int64_t many = cost::kBlockThreads *
+                         std::clamp<int64_t>(loop::kCopyBytes / widest, cost::kElementsOfThread, cost::kWideElements);
+    const int64_t per_block = all >= many * cost::kManyBlocks * multiprocessors_ ? many : cost::kBlockThreads;
     nest_.threads = static_cast<int>(std::min(cost::kBlockThreads, ceil_div(all, kWarp) * kWarp));
     nest_.parallel_extent = ceil_div(all, per_block);
     const int b = nest_.add_var("block", nest_.parallel_extent), t = nest_.add_var("thread", std::min(all, per_block));
@@ -248,7 +250,8 @@ class Mapping {
         case StmtKind::TileStore: throw InternalError("map_to_device: the nest is written for a CPU");
         case StmtKind::Barrier:
         case StmtKind::WarpReduce:
-        case StmtKind::Mma: throw InternalError("map_to_device: the nest is a device's");
+        case StmtKind::Mma:
+        case StmtKind::Copy: throw InternalError("map_to_device: the nest is a device's");
       }
     }
     return out;
@@ -336,6 +339,8 @@ class Mapping {
 
 }  // namespace
 
-LoopNest map_to_device(const LoopNest& nest, const Target& target) { return Mapping(nest, target).run(); }
+LoopNest map_to_device(const LoopNest& nest, const Target& target) {
+  return widen_accesses(Mapping(nest, target).run());
+}
 
 }  // namespace trainc::lower

@@ -66,13 +66,19 @@ class Builder {
     const Expr counter = name("counter", first + k), seed = name("seed", nest_.load(state_, integer(0)));
     const std::array<Expr, 4> numbers =
         philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
+    const int neighbours =
+        attr_.vector == 1 ? -1 : nest_.add_buffer({"kept", DType::Bool, each, loop::Space::Register, true});
     for (int i = 0; i < (attr_.vector == 1 ? 4 : each); ++i) {
       if (attr_.vector == 1 && i * attr_.threads >= n) break;
-      const Expr at = attr_.vector == 1 ? turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads)
-                                        : q * each + integer(i);
-      Stmt store = loop::store(mask_, at, loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))}));
-      out_.push_back(attr_.vector == 1 ? where(at, n, std::move(store)) : std::move(store));
+      const Expr kept = loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))});
+      if (attr_.vector > 1) {
+        out_.push_back(loop::store(neighbours, integer(i), kept));
+        continue;
+      }
+      const Expr at = turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads);
+      out_.push_back(where(at, n, loop::store(mask_, at, kept)));
     }
+    if (attr_.vector > 1) out_.push_back(loop::copy(mask_, q * each, neighbours, integer(0), static_cast<int>(each)));
     Stmt body = loop::block(std::move(out_));
     if (calls % cost::kBlockThreads != 0) body = where(q, calls, std::move(body));
     body = loop::for_loop(LoopKind::Thread, thread, integer(cost::kBlockThreads), std::move(body));

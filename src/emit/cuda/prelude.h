@@ -50,6 +50,28 @@ template <class T> INLINE T shift_right_signed(T a, T b) {
 // Out of range and NaN give the lowest integer, as on the CPU.
 INLINE i64 to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (i64)x : (i64)(1ull << 63); }
 INLINE int to_i32(double x) { return x > -0x1.00000002p31 && x < 0x1p31 ? (int)x : (int)0x80000000; }
+// Elements that are registers on one side; in memory they are one access where `wide` says that it may be.
+template <int n, class T> struct __align__(n * sizeof(T)) Wide { T x[n]; };
+template <int n, class T> INLINE void read_wide(T* to, const T* from, bool wide) {
+  Wide<n, T> w;
+  if (wide) w = *(const Wide<n, T>*)from;
+  else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) w.x[i] = from[i];
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) to[i] = w.x[i];
+}
+template <int n, class T> INLINE void write_wide(T* to, const T* from, bool wide) {
+  Wide<n, T> w;
+#pragma unroll
+  for (int i = 0; i < n; ++i) w.x[i] = from[i];
+  if (wide) *(Wide<n, T>*)to = w;
+  else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) to[i] = w.x[i];
+  }
+}
 template <class T, T (*combine)(T, T)> INLINE T warp_reduce(T x) {
 #pragma unroll
   for (int apart = 16; apart >= 1; apart >>= 1) x = combine(__shfl_xor_sync(0xffffffffu, x, apart), x);

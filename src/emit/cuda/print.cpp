@@ -89,11 +89,17 @@ class Printer {
                b.written ? "" : "const ", t, at);
           break;
         }
-        case Space::Shared: line("__shared__ {} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
+        case Space::Shared:
+          line("__shared__ __align__(16) {} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1));
+          break;
         case Space::Register: line("{} {}[{}];", t, buffers_[i], std::max<int64_t>(b.numel, 1)); break;
         case Space::Scratch:
         case Space::Tile: throw InternalError("emit: a Scratch or Tile buffer in a nest for a device");
       }
+    }
+    for (int b : copied_arguments(*nest_.body)) {
+      wide_[b] = name(nest_.buffers[static_cast<size_t>(b)].name + "_wide");
+      line("const bool {} = ((u64){} & {}) == 0;", wide_[b], buffers_[static_cast<size_t>(b)], kCopyBytes - 1);
     }
     statement(*nest_.body);
     --depth_;
@@ -111,6 +117,15 @@ class Printer {
     for (char& c : s)
       if (c == '\n' || c == '\\') c = ' ';
     return s;
+  }
+
+  std::set<int> copied_arguments(const StmtNode& s) const {
+    std::set<int> found;
+    if (s.kind == StmtKind::Copy)
+      for (int b : {s.buffer, s.source})
+        if (nest_.buffers.at(static_cast<size_t>(b)).space == Space::Argument) found.insert(b);
+    for (const Stmt& inner : s.body) found.merge(copied_arguments(*inner));
+    return found;
   }
 
   // A trailing underscore keeps names apart from C++'s words and the prelude's.
@@ -422,7 +437,18 @@ class Printer {
              buffers_.at(static_cast<size_t>(s.value->id)), a, buffers_.at(static_cast<size_t>(s.second->id)), b);
         break;
       }
+      case StmtKind::Copy: copy(s); break;
     }
+  }
+
+  void copy(const StmtNode& s) {
+    prepare(s.index, s.value);
+    const std::string index = expr(s.index), from = expr(s.value);
+    const bool reads = nest_.buffers.at(static_cast<size_t>(s.buffer)).space == Space::Register;
+    const auto wide = wide_.find(reads ? s.source : s.buffer);
+    line("{}<{}>({} + {}, {} + {}, {});", reads ? "read_wide" : "write_wide", s.lanes,
+         buffers_.at(static_cast<size_t>(s.buffer)), index, buffers_.at(static_cast<size_t>(s.source)), from,
+         wide == wide_.end() ? "true" : wide->second);
   }
 
   void loop(const StmtNode& s) {
@@ -480,6 +506,7 @@ class Printer {
   const Entry entry_;
   std::set<std::string> taken_;
   std::vector<std::string> buffers_, vars_, locals_;
+  std::unordered_map<int, std::string> wide_;  // whether an argument begins where its copies may be one access
   std::unordered_map<const ExprNode*, bool> narrow_;
   std::vector<Expr> kept_;
   std::unordered_map<const ExprNode*, int> uses_;

@@ -111,7 +111,8 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::For: break;
     case StmtKind::Barrier:
     case StmtKind::WarpReduce:
-    case StmtKind::Mma: throw InternalError("emit: " + nest_.name + " is a nest for a device");
+    case StmtKind::Mma:
+    case StmtKind::Copy: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
   const Stmt& body = n.body.at(0);
   switch (n.loop) {

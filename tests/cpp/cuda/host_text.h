@@ -31,6 +31,7 @@ inline const char* const kHost = R"(#include <ucontext.h>
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx;
 static float __uint_as_float(unsigned x) { float r; memcpy(&r, &x, 4); return r; }

@@ -1,0 +1,260 @@
+#include "lower/wide_accesses.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "cost/loops.h"
+#include "loop/substitute.h"
+#include "lower/kernels.h"
+
+namespace trainc::lower {
+
+using namespace loop;
+
+namespace {
+
+/// A number that divides an index, whatever its variables are.
+int64_t divisor_of(const Expr& e) {
+  if (e->kind == ExprKind::Int) return e->int_value;  // 0: everything does
+  if (e->kind != ExprKind::Apply || e->dtype != DType::I64 || e->args.size() != 2) return 1;
+  const Expr &a = e->args[0], &b = e->args[1];
+  const bool number = b->kind == ExprKind::Int && b->int_value > 0;
+  switch (e->op) {
+    case Op::Add:
+    case Op::Sub:
+    case Op::Min: return std::gcd(divisor_of(a), divisor_of(b));
+    case Op::Mul: return divisor_of(a) * divisor_of(b);
+    case Op::Mod: return number ? std::gcd(divisor_of(a), b->int_value) : 1;
+    case Op::FloorDiv: return number && divisor_of(a) % b->int_value == 0 ? divisor_of(a) / b->int_value : 1;
+    default: return 1;
+  }
+}
+
+/// One Thread loop, taken `lanes` neighbours at a time.
+class Widening {
+ public:
+  Widening(LoopNest& nest, const StmtNode& loop, int lanes) : nest_(nest), loop_(loop), lanes_(lanes) {
+    group_ = nest_.add_var("group", extent_of(loop));
+    lane_ = nest_.add_var("lane", lanes);
+    element_[loop.var] = nest_.var(group_) * lanes_ + nest_.var(lane_);
+  }
+
+  /// The loop over groups; nothing where the list in the header has a reason.
+  Stmt run() {
+    Stmt body = statement(loop_.body[0]);
+    if (!fits_ || groups_.empty()) return nullptr;
+    std::vector<Stmt> all = before_;
+    all.push_back(for_loop(LoopKind::Unroll, lane_, integer(lanes_), body));
+    all.insert(all.end(), after_.begin(), after_.end());
+    return for_loop(LoopKind::Thread, group_, floor_div(loop_.extent, lanes_), block(std::move(all)));
+  }
+
+ private:
+  int64_t extent_of(const StmtNode& loop) const {
+    const int64_t known = nest_.vars[static_cast<size_t>(loop.var)].extent;
+    return known < 0 ? -1 : known / lanes_;
+  }
+
+  /// rest + step * lane, where rest does not depend on the lane.
+  struct Split {
+    Expr rest;
+    int64_t step;
+  };
+
+  bool varies(const Expr& e) const {
+    if (e->kind == ExprKind::Var) return e->id == loop_.var;
+    if (e->kind == ExprKind::Local) return inner_.contains(e->id);
+    return std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return varies(a); });
+  }
+
+  std::optional<Split> split(const Expr& e) const {
+    if (!varies(e)) return Split{e, 0};
+    if (e->kind == ExprKind::Var) return Split{nest_.var(group_) * lanes_, 1};
+    if (e->kind != ExprKind::Apply || e->dtype != DType::I64 || e->args.size() != 2) return std::nullopt;
+    const Expr& b = e->args[1];
+    const std::optional<Split> left = split(e->args[0]);
+    if (!left) return std::nullopt;
+    if (e->op == Op::Add || e->op == Op::Sub) {
+      const std::optional<Split> right = split(b);
+      if (!right) return std::nullopt;
+      return e->op == Op::Add ? Split{left->rest + right->rest, left->step + right->step}
+                              : Split{left->rest - right->rest, left->step - right->step};
+    }
+    if (b->kind != ExprKind::Int) return std::nullopt;
+    const int64_t n = b->int_value;
+    if (e->op == Op::Mul) return Split{left->rest * n, left->step * n};
+    // a group lies within one part of n
+    const bool within = n > 0 && n % lanes_ == 0 && left->step == 1 && divisor_of(left->rest) % lanes_ == 0;
+    if (!within) return std::nullopt;
+    if (e->op == Op::FloorDiv) return Split{floor_div(left->rest, n), 0};
+    if (e->op == Op::Mod) return Split{mod(left->rest, n), 1};
+    return std::nullopt;
+  }
+
+  /// The registers that hold a group of `buffer` from `index` on; -1 where it is no group.
+  int registers(int buffer, const Split& at, bool written) {
+    if (at.step != 1 || divisor_of(at.rest) % lanes_ != 0) return -1;
+    const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
+    for (const Group& g : groups_)
+      if (g.buffer == buffer && g.written == written && equal(g.rest, at.rest)) return g.registers;
+    if (static_cast<int64_t>(groups_.size() + 1) * lanes_ > cost::kWideRegisters) return -1;
+    const int id = nest_.add_buffer({b.name + "_wide", b.dtype, lanes_, Space::Register, true});
+    groups_.push_back({buffer, written, at.rest, id});
+    if (written) after_.push_back(copy(buffer, at.rest, id, integer(0), lanes_));
+    else before_.push_back(copy(id, integer(0), buffer, at.rest, lanes_));
+    return id;
+  }
+
+  static bool equal(const Expr& a, const Expr& b) {
+    if (a == b) return true;
+    if (a->kind != b->kind || a->dtype != b->dtype || a->id != b->id || a->int_value != b->int_value ||
+        a->op != b->op || a->args.size() != b->args.size() || a->kind == ExprKind::Float)
+      return false;
+    return std::equal(a->args.begin(), a->args.end(), b->args.begin(), equal);
+  }
+
+  bool in_memory(int buffer) const {
+    const Space space = nest_.buffers[static_cast<size_t>(buffer)].space;
+    return space == Space::Argument || space == Space::Shared;
+  }
+
+  Expr expr(const Expr& e) {
+    if (!fits_ || e->args.empty()) return loop::substitute(e, element_);
+    if (const auto at = made_.find(e.get()); at != made_.end()) return at->second;
+    if (e->kind == ExprKind::Load && in_memory(e->id)) {
+      if (!varies(e)) return e;
+      const std::optional<Split> at =
+          e->args.size() == 1 && !stored_.contains(e->id) ? split(e->args[0]) : std::nullopt;
+      const int held = at && nest_.buffers[static_cast<size_t>(e->id)].over < 0 ? registers(e->id, *at, false) : -1;
+      fits_ &= held >= 0;
+      return made_[e.get()] = held >= 0 ? nest_.load(held, nest_.var(lane_)) : e;
+    }
+    if (e->kind == ExprKind::Apply && e->dtype == DType::I64)
+      return made_[e.get()] = loop::substitute(loaded(e), element_);
+    return made_[e.get()] = loaded(e);
+  }
+  Expr loaded(const Expr& e) {
+    auto changed = std::make_shared<ExprNode>(*e);
+    for (Expr& a : changed->args) a = expr(a);
+    return changed;
+  }
+
+  Stmt statement(const Stmt& s) {
+    auto made = std::make_shared<StmtNode>(*s);
+    switch (s->kind) {
+      case StmtKind::Block:
+        for (Stmt& inner : made->body) inner = statement(inner);
+        break;
+      case StmtKind::Let:
+        inner_.insert(s->local);
+        made->value = expr(s->value);
+        break;
+      case StmtKind::Reduce:
+      case StmtKind::Check: made->value = expr(s->value); break;
+      case StmtKind::Store: {
+        made->value = expr(s->value);
+        const std::optional<Split> at = in_memory(s->buffer) ? split(s->index) : std::nullopt;
+        const int held = at && nest_.buffers[static_cast<size_t>(s->buffer)].over < 0 && !stored_.contains(s->buffer)
+                             ? registers(s->buffer, *at, true)
+                             : -1;
+        fits_ &= held >= 0;
+        if (held < 0) break;
+        stored_.insert(s->buffer);
+        made_.clear();  // what is read from it now is another value
+        made->buffer = held;
+        made->index = nest_.var(lane_);
+        break;
+      }
+      default: fits_ = false;
+    }
+    return made;
+  }
+
+  struct Group {
+    int buffer;
+    bool written;
+    Expr rest;
+    int registers;
+  };
+
+  LoopNest& nest_;
+  const StmtNode& loop_;
+  const int64_t lanes_;
+  int group_ = -1, lane_ = -1;
+  Replacement element_;
+  std::vector<Group> groups_;
+  std::vector<Stmt> before_, after_;
+  std::set<int> inner_, stored_;  // locals that the body binds; buffers that it has stored to
+  std::map<const ExprNode*, Expr> made_;
+  bool fits_ = true;
+};
+
+class Nest {
+ public:
+  explicit Nest(LoopNest nest) : nest_(std::move(nest)) {}
+  LoopNest run() {
+    nest_.body = statement(nest_.body);
+    return std::move(nest_);
+  }
+
+ private:
+  Stmt statement(const Stmt& s) {
+    if (s->kind == StmtKind::For && s->loop == LoopKind::Thread) return thread_loop(s);
+    if (s->body.empty()) return s;
+    auto made = std::make_shared<StmtNode>(*s);
+    for (Stmt& inner : made->body) inner = statement(inner);
+    return made;
+  }
+
+  Stmt thread_loop(const Stmt& s) {
+    const int64_t extent = nest_.vars[static_cast<size_t>(s->var)].extent;
+    const int64_t most = s->extent->kind == ExprKind::Int ? s->extent->int_value : extent;
+    const int64_t widest = widest_of(*s->body[0]);
+    if (widest == 0) return s;
+    for (int64_t lanes = std::min<int64_t>(kCopyBytes / widest, cost::kWideElements); lanes >= 2; lanes /= 2) {
+      if (most >= 0 && 2 * (most / lanes) < nest_.threads) continue;
+      const bool whole = divisor_of(s->extent) % lanes == 0;
+      if (!whole && s->extent->kind == ExprKind::Int) continue;
+      LoopNest tried = nest_;
+      const Stmt groups = Widening(tried, *s, static_cast<int>(lanes)).run();
+      if (!groups) continue;
+      nest_ = std::move(tried);
+      if (whole) return groups;
+      const int rest = nest_.add_var("rest", lanes - 1);
+      Replacement last;
+      last[s->var] = floor_div(s->extent, lanes) * lanes + nest_.var(rest);
+      return block({groups, for_loop(LoopKind::Thread, rest, mod(s->extent, lanes), substitute(s->body[0], last))});
+    }
+    return s;
+  }
+
+  /// Bytes of the widest element that lies in memory; 0: there is none.
+  int64_t widest_of(const StmtNode& s) const {
+    int64_t widest = 0;
+    const auto meet = [&](int b) {
+      const Buffer& buffer = nest_.buffers[static_cast<size_t>(b)];
+      if (buffer.space != Space::Register) widest = std::max<int64_t>(widest, size_of(buffer.dtype));
+    };
+    std::set<const ExprNode*> seen;
+    const auto expression = [&](const auto& self, const Expr& e) -> void {
+      if (!e || !seen.insert(e.get()).second) return;
+      if (e->kind == ExprKind::Load) meet(e->id);
+      for (const Expr& a : e->args) self(self, a);
+    };
+    expression(expression, s.value);
+    if (s.kind == StmtKind::Store) meet(s.buffer);
+    for (const Stmt& inner : s.body) widest = std::max(widest, widest_of(*inner));
+    return widest;
+  }
+
+  LoopNest nest_;
+};
+
+}  // namespace
+
+LoopNest widen_accesses(LoopNest nest) { return Nest(std::move(nest)).run(); }
+
+}  // namespace trainc::lower
