@@ -2,17 +2,20 @@
 global memory that are read or written in part, and words of Shared memory that wait for each other's bank. No GPU is needed: the
 interpreter follows a few blocks of each kernel, by its indices alone.
 
-    python bench/gpu_traffic.py [--cases gpt2 llama] [--precisions bf16] [--layers 1] [--rows 12]
+    python bench/gpu_traffic.py [--cases gpt2 llama] [--precisions bf16] [--layers 1] [--rows 12] [--check]
 
 Models and batches are `make bench-cuda`'s, with fewer layers. Told of each: kernels, and of those that ask global memory for more
 than `WASTEFUL` times what the same bytes need side by side, or whose Shared memory needs more wavefronts than the bytes do, each
 buffer: requests of warps, bytes and sectors, or wavefronts, and how few would do. A cache may answer what is asked twice.
+`--check` fails where one of them is not among those that are known (docs/cuda.md, "The interpreter").
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +27,15 @@ from trainc import _core
 
 CASES = (*gpu_share.CASES, "resnet50")
 WASTEFUL = 1.5  # rows that begin amid a sector cost up to one sector more a request of four
+
+# by name; whether of Shared memory, of writes; bytes at most
+KNOWN = [
+    (re.compile(r"(map_slice|map_mul|concat|columns_reduce)\b"), False, False, float("inf")),
+    (re.compile(r"contract"), True, True, float("inf")),
+    (re.compile(r"contract"), False, True, float("inf")),
+    (re.compile(r"contract"), False, False, float("inf")),
+    (re.compile(r"rows_|scan"), False, False, 2e6),
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,13 @@ class Access:
     @property
     def excess(self) -> float:
         return self.units - self.least
+
+    @property
+    def known(self) -> bool:
+        return any(
+            name.match(self.kernel) and (self.shared, self.written) == (shared, written) and self.bytes < most
+            for name, shared, written, most in KNOWN
+        )
 
     @property
     def wasteful(self) -> bool:
@@ -69,12 +88,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp32"), default=("bf16", "fp32"))
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--rows", type=int, default=12, help="of the worst, so many are told of")
+    parser.add_argument("--check", action="store_true", help="fail where one is not among those that are known")
     asked = parser.parse_args(arguments)
+    unknown = []
     for name in asked.cases:
         for precision in asked.precisions:
             all_of = [accesses(nest) for nest in kernels(name, precision == "bf16", asked.layers)]
             every = [access for of_kernel in all_of for access in of_kernel]
             sectors, least = (sum(getattr(a, what) for a in every if not a.shared) for what in ("units", "least"))
+            unknown += [(name, precision, a) for a in every if a.wasteful and not a.known]
             bad = sorted((a for a in every if a.wasteful), key=lambda a: -a.excess)
             print(
                 f"{name} {precision}: {len(all_of)} kernels, {len({a.kernel for a in bad})} of them wasteful; "
@@ -88,6 +110,8 @@ def main(arguments: list[str] | None = None) -> None:
                     f"{a.bytes / 1e6:9.3g} MB, {a.units:9.3g} {what}, {a.units / a.least:5.2f} x the least",
                     flush=True,
                 )
+    if asked.check and unknown:
+        sys.exit("\n".join(["not among those that are known:", *(f"    {case} {precision}: {a}" for case, precision, a in unknown)]))
 
 
 if __name__ == "__main__":

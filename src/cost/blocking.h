@@ -125,7 +125,8 @@ constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32
 constexpr int64_t kMostWaste = 2;
 // Elements that a row of a fragment's tile is padded by: rows are read 8 apart at once, and fall on different banks so.
 constexpr int kMmaPad = 8;
-// Elements that a row of an FMA tile is padded by: columns are read one apart.
-constexpr int kFmaPad = 1;
+// Elements that a row of an FMA tile is padded by: a warp writes two rows of kFmaTiles' 16 columns, each a pitch apart,
+// and they fall on 32 banks so.
+constexpr int kFmaPad = 2;
 
 }  // namespace trainc::cost

@@ -86,6 +86,11 @@ class Widening {
     if (b->kind != ExprKind::Int) return std::nullopt;
     const int64_t n = b->int_value;
     if (e->op == Op::Mul) return Split{left->rest * n, left->step * n};
+    if (left->step == 0) {
+      if (e->op == Op::FloorDiv && n > 0) return Split{floor_div(left->rest, n), 0};
+      if (e->op == Op::Mod && n > 0) return Split{mod(left->rest, n), 0};
+      return std::nullopt;
+    }
     // a group lies within one part of n
     const bool within = n > 0 && n % lanes_ == 0 && left->step == 1 && divisor_of(left->rest) % lanes_ == 0;
     if (!within) return std::nullopt;

@@ -44,7 +44,8 @@ def gpt2() -> models.Case:
 def roberta() -> models.Case:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
-    sizes = {"hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 90, "vocab_size": 103}
+    # rows of 64: a thread reads neighbours at once, which it does not of the other models' rows
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 90, "vocab_size": 103}
     ids, mask = torch.randint(4, 103, (2, 21)), torch.ones(2, 21, dtype=torch.long)
     mask[1, 13:] = 0
     labels = torch.where(ids % 3 == 0, ids, -100)

@@ -90,6 +90,114 @@ TEST(Device, ColumnSums) {
     }
 }
 
+// --- accesses of up to 16 bytes
+
+/// How many elements each access to memory takes in a nest, by the buffer's dtype; 1 where some access takes one.
+int64_t lanes_of(const loop::LoopNest& nest) {
+  int64_t widest = 0;
+  bool single = false;
+  const std::function<void(const loop::Expr&)> loads = [&](const loop::Expr& e) {
+    if (!e) return;
+    if (e->kind == loop::ExprKind::Load)
+      single |= nest.buffers[static_cast<size_t>(e->id)].space == loop::Space::Argument;
+    for (const loop::Expr& a : e->args) loads(a);
+  };
+  const std::function<void(const loop::Stmt&)> visit = [&](const loop::Stmt& s) {
+    if (s->kind == loop::StmtKind::Copy) widest = std::max<int64_t>(widest, s->lanes);
+    if (s->kind == loop::StmtKind::Store) {
+      single |= nest.buffers[static_cast<size_t>(s->buffer)].space == loop::Space::Argument;
+      loads(s->value);
+    }
+    for (const loop::Stmt& inner : s->body) visit(inner);
+  };
+  visit(nest.body);
+  return single ? 1 : widest;
+}
+
+/// Elementwise graphs whose operands lie in memory in many ways, and how many elements of them a thread takes at a
+/// time.
+TEST(Device, NeighboursAreReadAndWrittenAtOnce) {
+  Target target = gpu_target(Gpu::Sm90a);
+  target.multiprocessors = 1;  // few elements are many
+  struct Case {
+    const char* what;
+    Dims shape;
+    DType in, out;
+    std::function<const Node*(Builder&, const Node* x, const Dims&)> f;
+    int64_t lanes;
+  };
+  const auto same = [](Builder&, const Node* x, const Dims&) { return x; };
+  const Case cases[] = {
+      {"f32", {6, 1024}, DType::F32, DType::F32, same, 4},
+      {"an odd row", {64, 99}, DType::F32, DType::F32, same, 4},  // the whole is one range
+      {"bf16", {6, 1024}, DType::BF16, DType::BF16, same, 8},
+      {"both", {6, 1024}, DType::F32, DType::BF16, same, 4},
+      {"f64", {6, 1024}, DType::F64, DType::F64, same, 2},
+      {"an odd number", {61, 101}, DType::F32, DType::F32, same, 1},
+      {"a row for all",
+       {8, 768},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims& s) {
+         return b.add(x, b.broadcast(b.input(1, {DType::F32, {s[1]}}), s));
+       },
+       4},
+      {"an odd row for all",
+       {8, 767},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims& s) {
+         return b.add(x, b.broadcast(b.input(1, {DType::F32, {s[1]}}), s));
+       },
+       1},
+      {"heads",
+       {2, 4, 16, 64},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims&) { return b.permute(x, {0, 2, 1, 3}); },
+       4},
+      {"heads of an odd width",
+       {2, 4, 16, 63},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims&) { return b.permute(x, {0, 2, 1, 3}); },
+       1},
+      {"transposed",
+       {64, 128},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims&) { return b.permute(x, {1, 0}); },
+       1},
+      {"from the fourth on",
+       {9, 1024},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims&) { return b.slice_axis(x, 1, 4, 900); },
+       4},
+      {"from the fifth on",
+       {9, 1024},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims&) { return b.slice_axis(x, 1, 5, 901); },
+       1},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    Graph g;
+    Builder b{g, {}};
+    const Node* x = c.f(b, b.input(0, {c.in, c.shape}), c.shape);
+    const DType exact = c.in == DType::F64 ? DType::F64 : DType::F32;
+    const Node* y = b.cast(x, exact);
+    g.outputs = {{b.cast(b.mul(y, y), c.out), {}}};
+    g.input_count = std::string(c.what).find("for all") == std::string::npos ? 1 : 2;
+    std::vector<loop::LoopNest> nests;
+    expect_near(g, c.out == DType::BF16 ? 1e-2 : 1e-5, lower::LoweringOptions{target}, &nests);
+    ASSERT_EQ(nests.size(), 1u);
+    EXPECT_EQ(lanes_of(nests[0]), c.lanes) << loop::print(nests[0]);
+    EXPECT_EQ(loop::print(loop::parse(loop::print(nests[0]))), loop::print(nests[0]));
+  }
+}
+
 TEST(Device, ScatterAddsInOrder) { expect_near(scatter(70, 11, 300), 1e-5); }
 
 bool has_mma(const loop::Stmt& s) {

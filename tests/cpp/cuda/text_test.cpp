@@ -135,6 +135,33 @@ TEST(Text, Masks) {
   }
 }
 
+TEST(Text, MemoryThatBeginsAnywhere) {  // copies of 16 bytes are no single accesses there
+  const Graph g = testing::softmax(3, 1000);
+  const auto inputs = testing::halves(g, 1), wanted = testing::oracle(g, inputs);
+  const plan::Plan plan = compiler::compile(testing::copy_of(g), "text", testing::device_options(true));
+  ASSERT_EQ(plan.kernels.size(), 1u);
+  const std::string nest(plan.kernels[0].code.begin(), plan.kernels[0].code.end());
+  ASSERT_NE(nest.find("copy(4)"), std::string::npos) << nest;
+  const auto driver = std::make_shared<HostDriver>(TRAINC_CXX);
+  driver->add(plan);
+  driver->compile();
+  runtime::cuda::CudaExecutable executable(plan, driver);
+  const std::vector<uint8_t> given = testing::to_bytes(inputs[0]);
+  std::vector<uint8_t> temp(plan.temp_bytes + 1);
+  for (size_t from = 0; from < 32; from += 4) {
+    std::vector<uint8_t> in(from + given.size()), out(from + given.size() + 32, 0xCD);
+    std::copy(given.begin(), given.end(), in.begin() + static_cast<std::ptrdiff_t>(from));
+    runtime::Call call;
+    call.inputs = {in.data() + from};
+    call.outputs = {out.data() + from};
+    call.temp = temp.data();
+    executable.run(call);
+    testing::expect_close({testing::from_bytes(wanted[0].type, out.data() + from)}, wanted);
+    for (size_t i = 0; i < from; ++i) EXPECT_EQ(out[i], 0xCD);
+    for (size_t i = from + given.size(); i < out.size(); ++i) EXPECT_EQ(out[i], 0xCD);
+  }
+}
+
 // --- each mistake of the printer is seen
 
 struct Seeded { const char *what, *from, *to; };
@@ -160,6 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Printer, TextWithAMistake,
                                            Seeded{"a NaN loses", "a != a || a > b", "a > b"},
                                            Seeded{"half a bf16", "(unsigned)x << 16", "(unsigned)x << 15"},
                                            Seeded{"threads run on", "if (threadIdx.x < ", "if (threadIdx.x <= "},
+                                           Seeded{"copies repeat themselves", "to[i] = w.x[i];", "to[i] = w.x[0];"},
                                            Seeded{"sums lose a term", "return (T)(a + b);", "return b;"},
                                            Seeded{"signed division",
                                                   "return b != 0 && r != 0 && (r < 0) != (b < 0) ? (T)(q - 1) : q;",

@@ -128,6 +128,30 @@ body:
               ElementsAre("read of r before it is written: element 0 in thread 1 of block 0 (first of 3)"));
 }
 
+const std::string kCopies = R"(kernel copies
+  parallel 3
+  threads 32
+  argument x: f32[300]
+  argument out: f32[3] written
+  register r: f32[4] written
+body:
+  parallel i in 3:
+    thread t in 1:
+      copy(4) r[0] = x[i * 4]
+      store out[i] = r[3]
+)";
+TEST(Device, Copies) {
+  const Result r = run_text(kCopies);
+  EXPECT_THAT(r.messages, IsEmpty());
+  EXPECT_THAT(r.out, ElementsAre(ramp()[3], ramp()[7], ramp()[11]));
+  EXPECT_THAT(run_text(with(kCopies, "x[i * 4]", "x[i * 6]")).messages,
+              ElementsAre("a copy of 4 elements of x that begins at no multiple: element 6 in thread 0 of block 1"));
+  EXPECT_THAT(run_text(with(kCopies, "x[i * 4]", "x[i * 4 + 292]")).messages,
+              ElementsAre("load of x out of bounds: element 300 of 300 in thread 0 of block 2 (first of 4)"));
+  EXPECT_THAT(run_text(with(kCopies, "copy(4)", "copy(2)")).messages,
+              ElementsAre("read of r before it is written: element 3 in thread 0 of block 0 (first of 3)"));
+}
+
 TEST(Device, WhatTheVerifierRefuses) {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
@@ -146,6 +170,8 @@ TEST(Device, WhatTheVerifierRefuses) {
   EXPECT_THAT(
       refusal(with(kRowSum, "      s = sum(s, x[i * 100 + j])\n", "      s = sum(s, x[i * 100 + j])\n      barrier\n")),
       HasSubstr("a Barrier in a Thread loop"));
+  EXPECT_THAT(refusal(with(kCopies, "copy(4) r", "copy(8) r")), HasSubstr("a copy of 8 elements of f32"));
+  EXPECT_THAT(refusal(with(kCopies, "r[0] = x[i * 4]", "out[0] = x[i * 4]")), HasSubstr("a copy from x to out"));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(Traffic, WordsOfOneBankWait) {
 
 TEST(Traffic, NarrowElementsShareWordsAndWideOnesTakeTurns) {
   EXPECT_EQ(of(asked("t", "t", "u * 20", "u", "bf16"), "s", false).units,
-            300);  // 10 words apart: 16 banks, at best two each
+            200);  // 10 words apart: 16 banks, two words each
   EXPECT_EQ(of(asked("t", "t", "u", "u", "bf16"), "s", false).units, 100);
   EXPECT_EQ(of(asked("t", "t", "u", "u", "f64"), "s", false).units, 200);
   EXPECT_EQ(of(asked("t", "t", "u", "u", "f64"), "s", false).least, 200);
