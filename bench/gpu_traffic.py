@@ -106,12 +106,13 @@ def main(arguments: list[str] | None = None) -> None:
             for a in bad[: asked.rows]:
                 what = "wavefronts" if a.shared else "sectors"
                 print(
-                    f"    {a.kernel[:44]:44} {'writes' if a.written else 'reads':6} {a.buffer[:16]:16} {a.requests:11.3g} requests, "
+                    f"    {a.kernel[:44]:44} {'writes' if a.written else 'reads':6} {a.buffer[:16]:16} "
+                    f"{a.requests:11.3g} requests, "
                     f"{a.bytes / 1e6:9.3g} MB, {a.units:9.3g} {what}, {a.units / a.least:5.2f} x the least",
                     flush=True,
                 )
     if asked.check and unknown:
-        sys.exit("\n".join(["not among those that are known:", *(f"    {case} {precision}: {a}" for case, precision, a in unknown)]))
+        sys.exit("\n    ".join(["not among those that are known:", *(f"{case} {precision}: {a}" for case, precision, a in unknown)]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What kernels of GPT-2's step ask of a GPU's memory, at the size that is measured (bench/gpu_traffic.py; docs/cuda.md): nothing is
-wasted but what is known. `python bench/gpu_traffic.py --check` asks of all five models, in both precisions."""
+"""What kernels of GPT-2's step ask of a GPU's memory, at the size that is measured (bench/gpu_traffic.py; docs/cuda.md): nothing
+is wasted but what is known. `python bench/gpu_traffic.py --check` asks of all five models, in both precisions."""
 
 from __future__ import annotations
 
