@@ -112,7 +112,8 @@ def main(arguments: list[str] | None = None) -> None:
                     flush=True,
                 )
     if asked.check and unknown:
-        sys.exit("\n    ".join(["not among those that are known:", *(f"{case} {precision}: {a}" for case, precision, a in unknown)]))
+        rows = [f"    {case} {precision}: {access}" for case, precision, access in unknown]
+        sys.exit("\n".join(["not among those that are known:", *rows]))
 
 
 if __name__ == "__main__":
