@@ -41,8 +41,9 @@ constexpr int64_t kAbreast = 4;
 // --- a device's blocks
 // Threads of a block whose elements do not depend on each other.
 constexpr int64_t kBlockThreads = 256;
-// Elements that such a thread takes where there are many: as many as 16 bytes hold, between these two.
+// Elements that such a thread takes where there are many: as many as 16 bytes hold, but no fewer than this ...
 constexpr int64_t kElementsOfThread = 4;
+// ... and no more than this; so many are read or written by one access, at most.
 constexpr int64_t kWideElements = 8;
 // Elements that a thread holds in registers for accesses of 16 bytes, of all buffers of a loop together.
 constexpr int64_t kWideRegisters = 64;
