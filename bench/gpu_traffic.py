@@ -35,6 +35,7 @@ KNOWN = [
     (re.compile(r"contract"), False, True, float("inf")),
     (re.compile(r"contract"), False, False, float("inf")),
     (re.compile(r"rows_|scan"), False, False, 2e6),
+    (re.compile(r"scan"), False, True, 2e6),
 ]
 
 
