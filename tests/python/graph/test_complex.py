@@ -87,3 +87,18 @@ def test_a_complex_result_is_left_to_pytorch(core, door):
     assert_same(got, plain(x))
     got.abs().sum().backward(), plain(x).abs().sum().backward()
     assert_same(gradients(ours), gradients(plain))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_unsigned_result_is_left_to_pytorch(core, door):
+    """A plan carries uint64 as int64."""
+
+    class Hashes(Fourier):
+        def forward(self, x):
+            return self.layer(x), torch.hash_tensor(x)
+
+    plain = Hashes()
+    call, x = DOORS[door](copy.deepcopy(plain)), torch.randn(2, 5, 6)
+    with pytest.warns(messages.TraincWarning, match="a result of uint64 is not compiled"):
+        got = call(x)
+    assert got[1].dtype is torch.uint64 and torch.equal(got[1], plain(x)[1])

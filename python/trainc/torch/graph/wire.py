@@ -180,10 +180,11 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return node.target is not operator.getitem and any(isinstance(v, torch.Tensor) and v.dtype in _PAIRS for v in values)
 
 
-def _refuse_complex_results(node: torch.fx.Node) -> None:
+def _refuse_results(node: torch.fx.Node) -> None:
+    """Of dtypes that buffers have no name for: a plan carries uint64 as i64 and complex numbers as pairs, from call to call."""
     for out in _flat(node.args[0]):
         val = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
-        if isinstance(val, torch.Tensor) and val.dtype in _PAIRS:
+        if isinstance(val, torch.Tensor) and (val.dtype is torch.uint64 or val.dtype in _PAIRS):
             raise InternalError(f"{origin(out)} ({target_name(out.target)}): a result of {dtype_name(val.dtype)} is not compiled")
 
 
@@ -211,7 +212,7 @@ def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
-        _refuse_complex_results(node)
+        _refuse_results(node)
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
