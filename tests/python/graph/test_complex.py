@@ -89,6 +89,7 @@ def test_a_complex_result_is_left_to_pytorch(core, door):
     assert_same(gradients(ours), gradients(plain))
 
 
+@pytest.mark.skipif(not hasattr(torch, "hash_tensor"), reason="this PyTorch has no operation that gives uint64")
 @pytest.mark.parametrize("door", DOORS)
 def test_an_unsigned_result_is_left_to_pytorch(core, door):
     """A plan carries uint64 as int64."""
