@@ -202,3 +202,23 @@ def test_an_argument_that_is_written_before_the_backward(door, keeps, monkeypatc
                 loss.backward()
         if not keeps:
             torch.testing.assert_close(model.linear.weight.grad, plain.linear.weight.grad)
+
+
+@pytest.mark.parametrize(
+    "door", [trainc.compile, lambda model: torch.compile(model, backend="trainc")], ids=["compile", "backend"]
+)
+def test_a_tensor_without_memory_is_not_read(door):
+    """As FSDP leaves parameters between steps: forward may ask for its shape, and for nothing else."""
+
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.others = linear(), [[torch.ones(3)]]
+            self.others[0][0].untyped_storage().resize_(0)
+
+        def forward(self, x):
+            return self.layer(x) * self.others[0][0].shape[0]
+
+    plain, ours, x = Looks(), door(Looks()), torch.randn(4, 2)
+    for _ in range(2):
+        assert torch.equal(ours(x), plain(x))

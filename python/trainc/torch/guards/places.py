@@ -325,7 +325,8 @@ class Written(Place):
 
     def __init__(self, path: str, thing: torch.Tensor, copied: bool):
         super().__init__(path, thing, [thing._version])
-        self._copy = thing.detach().clone() if copied else None
+        freed = type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.numel() and not thing.data_ptr()
+        self._copy = thing.detach().clone() if copied and not freed else None
 
     def changed(self) -> bool:  # a write below autograd does not raise the version
         if self._copy is None or self.thing.shape != self._copy.shape or self.thing.dtype != self._copy.dtype:
