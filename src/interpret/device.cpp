@@ -12,6 +12,7 @@
 #include "interpret/traffic.h"
 #include "interpret/value.h"
 #include "loop/mma.h"
+#include "support/division.h"
 #include "support/rounding.h"
 
 namespace trainc::interpret {
@@ -391,7 +392,7 @@ class Device {
         report_.find("a Thread loop that not all threads reach", fmt::format("in block {}", block_));
       Threads some;
       const double around = weight_;
-      const Followed turns = followed((most + threads_ - 1) / threads_);
+      const Followed turns = followed(ceil_div(most, threads_));
       weight_ = around * turns.weight;
       for (int64_t turn = 0; turn < turns.count; ++turn) {
         const int64_t first = turns.at(turn) * threads_;

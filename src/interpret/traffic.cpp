@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "support/division.h"
+
 namespace trainc::interpret {
 namespace {
 
@@ -34,8 +36,6 @@ int64_t wavefronts(const std::vector<int64_t>& places, int64_t bytes) {
   return all;
 }
 
-int64_t parts(int64_t all, int64_t part) { return (all + part - 1) / part; }
-
 }  // namespace
 
 void TrafficCount::note(int buffer, bool shared, bool written, const std::vector<int64_t>& places, int64_t bytes,
@@ -49,8 +49,9 @@ void TrafficCount::note(int buffer, bool shared, bool written, const std::vector
   const int64_t asked = static_cast<int64_t>(distinct.size()) * bytes;
   const int64_t units =
       shared ? wavefronts(distinct, bytes) : static_cast<int64_t>(touched(distinct, bytes, kSector).size());
-  const int64_t least = shared ? parts(static_cast<int64_t>(distinct.size()), kTurnBytes / std::max(bytes, kBankBytes))
-                               : parts(asked, kSector);
+  const int64_t least = shared
+                            ? ceil_div(static_cast<int64_t>(distinct.size()), kTurnBytes / std::max(bytes, kBankBytes))
+                            : ceil_div(asked, kSector);
   t.requests += weight;
   t.units += weight * static_cast<double>(units);
   t.least += weight * static_cast<double>(std::min(least, units));

@@ -11,6 +11,19 @@ StmtNode node(StmtKind kind) {
 }
 Stmt share(StmtNode n) { return std::make_shared<const StmtNode>(std::move(n)); }
 
+// Transpose or Copy: what lies at an index of the source goes to an index of the buffer.
+StmtNode moved(StmtKind kind, const char* what, int buffer, Expr index, int source, Expr source_index, int lanes) {
+  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64,
+          std::string(what) + ": an index is not i64");
+  StmtNode n = node(kind);
+  n.buffer = buffer;
+  n.index = std::move(index);
+  n.source = source;
+  n.value = std::move(source_index);
+  n.lanes = lanes;
+  return n;
+}
+
 }  // namespace
 
 Stmt block(std::vector<Stmt> body) {
@@ -76,16 +89,10 @@ Stmt prefetch(int buffer, Expr index, int level) {
 }
 
 Stmt transpose(int buffer, Expr index, int64_t pitch, int source, Expr source_index, int64_t source_pitch, int lanes) {
-  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64,
-          "transpose: an index is not i64");
-  StmtNode n = node(StmtKind::Transpose);
-  n.buffer = buffer;
-  n.index = std::move(index);
+  StmtNode n =
+      moved(StmtKind::Transpose, "transpose", buffer, std::move(index), source, std::move(source_index), lanes);
   n.pitch = pitch;
-  n.source = source;
-  n.value = std::move(source_index);
   n.source_pitch = source_pitch;
-  n.lanes = lanes;
   return share(std::move(n));
 }
 
@@ -144,15 +151,7 @@ Stmt mma(int sums, Expr index, Expr a, Expr b) {
 }
 
 Stmt copy(int buffer, Expr index, int source, Expr source_index, int lanes) {
-  require(index && index->dtype == DType::I64 && source_index && source_index->dtype == DType::I64,
-          "copy: an index is not i64");
-  StmtNode n = node(StmtKind::Copy);
-  n.buffer = buffer;
-  n.index = std::move(index);
-  n.source = source;
-  n.value = std::move(source_index);
-  n.lanes = lanes;
-  return share(std::move(n));
+  return share(moved(StmtKind::Copy, "copy", buffer, std::move(index), source, std::move(source_index), lanes));
 }
 
 }  // namespace trainc::loop

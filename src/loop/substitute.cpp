@@ -1,5 +1,6 @@
 #include "loop/substitute.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace trainc::loop {
@@ -83,6 +84,14 @@ int64_t stride_of(const Expr& e, int var, int other) {
   };
   visit(e);
   return found;
+}
+
+bool same(const Expr& a, const Expr& b) {
+  if (a == b) return true;
+  if (a->kind != b->kind || a->kind == ExprKind::Float || a->dtype != b->dtype || a->id != b->id ||
+      a->int_value != b->int_value || a->op != b->op)
+    return false;
+  return std::equal(a->args.begin(), a->args.end(), b->args.begin(), b->args.end(), same);
 }
 
 }  // namespace trainc::loop

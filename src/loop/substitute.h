@@ -1,4 +1,4 @@
-// Variables of index expressions replaced by others, and how far an index moves with one.
+// Index expressions: variables replaced by others, whether two are the same, how far an index moves with a variable.
 #pragma once
 #include <unordered_map>
 
@@ -11,6 +11,9 @@ using Replacement = std::unordered_map<int, Expr>;  // variable -> index express
 /// Replaces variables; index arithmetic is simplified again on the way.
 Expr substitute(const Expr&, const Replacement&);
 Stmt substitute(const Stmt&, const Replacement&);
+
+/// Whether two index expressions are written alike.
+bool same(const Expr&, const Expr&);
 
 /// How far the first load in `e` that moves at all moves in memory, in elements, when variable `var` goes from 0 to 1
 /// and the others are 0.

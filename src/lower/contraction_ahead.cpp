@@ -72,11 +72,6 @@ void accesses_of(const Stmt& s, bool writes, Visit visit) {
   loads_of(s->value, [&](const ExprNode& load) { visit(load.id, load.args[0]); });
 }
 
-bool same(const Expr& a, const Expr& b) {
-  return a->kind == b->kind && a->id == b->id && a->int_value == b->int_value && a->op == b->op &&
-         std::equal(a->args.begin(), a->args.end(), b->args.begin(), b->args.end(), same);
-}
-
 }  // namespace
 
 EpilogueAhead::EpilogueAhead(const LoopNest& nest, const Stmt& element, int row_var, int column_var, int64_t rows,

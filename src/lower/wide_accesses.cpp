@@ -104,21 +104,13 @@ class Widening {
     if (at.step != 1 || divisor_of(at.rest) % lanes_ != 0) return -1;
     const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
     for (const Group& g : groups_)
-      if (g.buffer == buffer && g.written == written && equal(g.rest, at.rest)) return g.registers;
+      if (g.buffer == buffer && g.written == written && same(g.rest, at.rest)) return g.registers;
     if (static_cast<int64_t>(groups_.size() + 1) * lanes_ > cost::kWideRegisters) return -1;
     const int id = nest_.add_buffer({b.name + "_wide", b.dtype, lanes_, Space::Register, true});
     groups_.push_back({buffer, written, at.rest, id});
     if (written) after_.push_back(copy(buffer, at.rest, id, integer(0), lanes_));
     else before_.push_back(copy(id, integer(0), buffer, at.rest, lanes_));
     return id;
-  }
-
-  static bool equal(const Expr& a, const Expr& b) {
-    if (a == b) return true;
-    if (a->kind != b->kind || a->dtype != b->dtype || a->id != b->id || a->int_value != b->int_value ||
-        a->op != b->op || a->args.size() != b->args.size() || a->kind == ExprKind::Float)
-      return false;
-    return std::equal(a->args.begin(), a->args.end(), b->args.begin(), equal);
   }
 
   bool in_memory(int buffer) const {

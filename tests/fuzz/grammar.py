@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 from typing import Any
 
 import encoders
 import torch
 from program import Program
+
+More = Callable[["list[Variable]", int, int], tuple[str, str]]  # (of __init__, of forward)
 
 
 @dataclasses.dataclass
@@ -176,17 +179,23 @@ def variables(program: Program) -> list[Variable] | None:
     return found
 
 
+def grown(program: Program, wanted: int, tries: int, more: More) -> tuple[Program, list[Variable]]:
+    """With up to so many statements in its forward, of those that `more(variables, statements, turn)` gives; its variables."""
+    pool = variables(program) or []
+    for turn in range(1, tries + 1):
+        if len(program.forward) >= wanted:
+            break
+        made, used = more(pool, len(program.forward), turn)
+        longer = dataclasses.replace(program, init=(*program.init, *filter(None, [made])), forward=(*program.forward, used))
+        if (found := variables(longer)) is not None:
+            program, pool = longer, found
+    return program, pool
+
+
 def program_of(seed: int) -> Program:
     rng = random.Random(seed)
     program = Program(seed, (), (), (), loop_of(rng))
-    pool = variables(program) or []
-    wanted, tries = rng.randrange(4, 16), 0
-    while len(program.forward) < wanted and tries < 80:
-        tries += 1
-        made, used = statement(rng, pool, len(program.forward))
-        grown = dataclasses.replace(program, init=(*program.init, *filter(None, [made])), forward=(*program.forward, used))
-        if (found := variables(grown)) is not None:
-            program, pool = grown, found
+    program, pool = grown(program, rng.randrange(4, 16), 80, lambda pool, at, turn: statement(rng, pool, at))
     learns = [v for v in pool if v.is_float and v.name != "x"]
     names = {v.name for v in learns[-1:]} | {v.name for v in pool[1:] if rng.random() < 0.25}
     outputs = tuple(v.name for v in pool if v.name in names)
@@ -205,19 +214,14 @@ def encoder_of(seed: int) -> Program:
         loop["door"] = rng.choice(encoders.DOORS)
     init, forward = encoders.start(rng)
     program = Program(seed, init, forward, (), loop)
-    pool = variables(program) or []
-    wanted, tries, number = len(forward) + rng.randrange(2, 12), 0, 0
-    while len(program.forward) < wanted and tries < 40:
-        tries, number = tries + 1, number + 1
-        tokens = [v.name for v in pool if v.is_float and v.shape[1:] == (encoders.TOKENS, encoders.WIDTH)]
-        if not tokens:
-            break
-        made, used = encoders.statement(rng, tokens, number)
-        grown = dataclasses.replace(program, init=(*program.init, *filter(None, [made])), forward=(*program.forward, used))
-        if (found := variables(grown)) is not None:
-            program, pool = grown, found
-    tokens = [v.name for v in pool if v.is_float and v.name != "x" and v.shape[1:] == (encoders.TOKENS, encoders.WIDTH)]
-    made, used = encoders.last(rng, tokens[-1])
+
+    def tokens(pool: list[Variable]) -> list[str]:
+        return [v.name for v in pool if v.is_float and v.shape[1:] == (encoders.TOKENS, encoders.WIDTH)]
+
+    program, pool = grown(
+        program, len(forward) + rng.randrange(2, 12), 40, lambda pool, at, turn: encoders.statement(rng, tokens(pool), turn)
+    )
+    made, used = encoders.last(rng, tokens(pool)[-1])
     others = [v.name for v in pool[1:] if v.is_float and (len(v.shape) < 3 or rng.random() < 0.02)]
     return dataclasses.replace(
         program,

@@ -18,8 +18,8 @@ Tell = Callable[[str, Exception], None]
 Trace = Callable[[types.CodeType, dict[str, Any]], None]
 TRACE = "trainc_trace"  # of a graph of Dynamo's: a `Trace` that its functions are told to, beside `as_python`
 _tell: contextvars.ContextVar[Tell | None] = contextvars.ContextVar("tell", default=None)  # set within `as_python`
-_left: dict[int, types.CodeType] = {}  # that Dynamo does not trace
 _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)  # the same
+_left: dict[int, types.CodeType] = {}  # that Dynamo does not trace
 
 
 @contextlib.contextmanager
