@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from trainc.base import cache, messages, records
@@ -21,8 +21,9 @@ class FrontEnd(Protocol):
 
     device: Device  # that plans are to run on
 
-    def executable(self, plan: Any, from_cache: bool) -> Any:
-        """A plan as it is called with the framework's tensors; its `graph` becomes the GraphText of its step."""
+    def executable(self, plan: Any, from_cache: bool, types: Sequence[str | None]) -> Any:
+        """A plan as it is called with the framework's tensors; its `graph` becomes the GraphText of its step. `types`: of its
+        results, those that a plan has no type for; empty where there are none."""
 
     def tuner(self, options: CompileOptions) -> Any:
         """What the compiler asks which way to make a kernel; None where nothing is measured."""
@@ -55,8 +56,9 @@ class _Plans:
         return cache.key(kind, self._options, step.graph.canonical, step.inputs, step.outputs, step.name, *parts)
 
     def _stored(
-        self, key: str | None, compile: Callable[[Any], Any], what: str = "", about: Callable[[], dict] = dict
-    ) -> tuple[Any, dict, str]:
+        self, key: str | None, compile: Callable[[Any], Any], types: Sequence[str | None], what: str = "",
+        about: Callable[[], dict] = dict,
+    ) -> tuple[Any, dict, str]:  # fmt: skip
         """The executable of the plan that `compile(progress)` gives or of the stored one, with what `about()` says of it and the
         hash of its bytes. A stored plan names the lines of the program that stored it; they become those of this one."""
         from trainc import _core
@@ -66,7 +68,7 @@ class _Plans:
         def load(entry: dict, plan: bytes) -> tuple[Any, dict]:
             moved = dict(zip(entry["origins"], origins, strict=True))
             loaded = _core.load_plan(plan, moved, entry["compile"], self._runs_on)
-            return self._front.executable(loaded, True), entry
+            return self._front.executable(loaded, True, types), entry
 
         def packed(made: tuple[Any, dict]) -> tuple[dict, bytes]:
             plan = made[0].plan
@@ -74,7 +76,7 @@ class _Plans:
 
         title, start = f"{self.name}, {what}" if what else self.name, time.perf_counter()
         with messages.progress(title) as progress:
-            compiled = lambda: (self._front.executable(compile(progress), False), about())  # noqa: E731
+            compiled = lambda: (self._front.executable(compile(progress), False, types), about())  # noqa: E731
             (executable, entry), digest = cache.through(key, load, compiled, packed)
         executable.graph = self.step.graph
         if messages.logs():
@@ -102,7 +104,7 @@ class InferencePlan(_Plans):
     def __init__(self, step: StepGraph, options: CompileOptions, front: FrontEnd, shared: SharedKernels | None):
         super().__init__(step, options, front, shared)
         given_away = [step.given_away] if step.given_away else []
-        self.forward, _, _ = self._stored(self._key("inference", *given_away), self._compile)
+        self.forward, _, _ = self._stored(self._key("inference", *given_away), self._compile, step.types)
 
     def _compile(self, progress: Any) -> Any:
         from trainc import _core
@@ -137,7 +139,7 @@ class JointPlans(_Plans):
             "forward", *self._defer_from, *undefined_of(step), *key_of(limit), *(self._update_arguments if limit else [])
         )
         self.forward, self._facts, self._digest = self._stored(
-            key, lambda progress: self._compile("forward", (), progress),
+            key, lambda progress: self._compile("forward", (), progress), step.types[: step.outputs],
             about=lambda: {**facts_of(self._joint), **self._facts_of_whole()},
         )  # fmt: skip
         self.saved_inputs: list[int] = self._facts["saved_inputs"]
@@ -171,22 +173,26 @@ class JointPlans(_Plans):
 
     def deferred(self) -> Any:
         """What makes the outputs that the forward leaves out."""
-        return self._part("deferred", "deferred outputs")
+        types = self.step.types
+        return self._part("deferred", "deferred outputs", [types[i] for i in self.deferred_outputs] if types else ())
 
     def backward(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int]) -> Any:
         """For the tangents that are `defined`. `overwrites`: it may write over what the forward saved; gradients `unmade` are
         given as None."""
-        return self._part("backward", "backward", defined, overwrites, unmade)
+        return self._part("backward", "backward", self.step.types[self.step.outputs :], defined, overwrites, unmade)
 
     def backward_step(self, defined: tuple[bool, ...], overwrites: bool, unmade: list[int], updates: Updates) -> Any:
         """The backward and these updates of its gradients."""
-        return self._part("backward_step", "backward and optimizer", defined, overwrites, unmade, *updates.arguments(self.name))
+        types = self.step.types[self.step.outputs :]
+        return self._part(
+            "backward_step", "backward and optimizer", types, defined, overwrites, unmade, *updates.arguments(self.name)
+        )
 
-    def _part(self, kind: str, what: str, *arguments: Any) -> Any:
+    def _part(self, kind: str, what: str, types: Sequence[str | None], *arguments: Any) -> Any:
         """A plan that reads the forward's arena. Its key holds the forward plan's hash: they always agree on what lies where."""
         parts = *self._defer_from, *undefined_of(self.step), self._digest, *arguments
         key = self._key(kind, *parts) if self._digest else None
-        return self._stored(key, lambda progress: self._compile(kind, arguments, progress), what)[0]
+        return self._stored(key, lambda progress: self._compile(kind, arguments, progress), types, what)[0]
 
     def _compile(self, kind: str, arguments: tuple, progress: Any) -> Any:
         if self.step.whole is not None and not self._cut().chunked:
@@ -224,7 +230,7 @@ class StepPlan(_Plans):
         super().__init__(step, options, front, shared)
         self._limit, self._updates, self._again_flops = limit, step.update_arguments(), 0
         self.whole, facts, _ = self._stored(
-            self._key("step", *self._updates, *key_of(limit)), self._compile,
+            self._key("step", *self._updates, *key_of(limit)), self._compile, step.types,
             about=lambda: {"again_flops": self._again_flops},
         )  # fmt: skip
         self._again_flops = facts["again_flops"]

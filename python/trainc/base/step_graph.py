@@ -65,6 +65,7 @@ class StepGraph:
     undefined: tuple[int, ...] = ()  # "joint": of inputs and tangents, those that no backward will have
     # "joint": the whole step, of which this one lacks a result; it is wanted only if its loss is made in chunks of rows
     whole: StepGraph | None = None
+    types: tuple[str | None, ...] = ()  # of outputs and gradients that a plan has no type for: "complex64", there pairs
     given_away: tuple[tuple[int, int], ...] = ()  # "inference": an input, and an output that may take its memory
 
     @functools.cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from trainc.base import timing, tuning
@@ -63,7 +64,7 @@ class XlaPlans:
     def __init__(self, device: Host, options: CompileOptions):
         self.device, self._options = device, options
 
-    def executable(self, plan: Any, from_cache: bool) -> XlaPlan:
+    def executable(self, plan: Any, from_cache: bool, _types: Sequence[str | None]) -> XlaPlan:
         return XlaPlan(plan, from_cache, self._options.flushes_denormals)
 
     def tuner(self, options: CompileOptions) -> tuning.Tuner | None:

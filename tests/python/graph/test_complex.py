@@ -7,7 +7,8 @@ import torch
 from conftest import DOORS, assert_same, gradients
 from torch import nn
 
-from trainc.base import messages, records
+import trainc
+from trainc.base import records
 from trainc.torch.doors import backend
 
 
@@ -73,33 +74,103 @@ def test_complex_numbers_within(engine, strict, kind, dtype, door):
     assert {record.engine for record in found} == {engine} and all(record.route != "eager" for record in found)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_complex_result_is_left_to_pytorch(core, door):
-    class Gives(Fourier):
-        def forward(self, x):
-            return torch.fft.fft(self.layer(x))
+class Filter(nn.Module):
+    """Complex parameters, arguments, statistics and results: of an extern, a conjugate, saved for the backward, an argument."""
 
-    plain = Gives()
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = nn.Linear(6, 6), nn.Parameter(torch.randn(6, 4, dtype=torch.complex64))
+        self.register_buffer("mean", torch.zeros(4, dtype=torch.complex64))
+
+    def forward(self, x, c):
+        f = torch.fft.fft(self.layer(x))
+        g = (f + c) @ self.weight
+        self.mean.add_(g.detach().mean((0, 1)))
+        small = torch.view_as_real((g / 100).sin())
+        return f, (g * f[..., :4]).conj() / 100, g, c.clone(), small, f.mT.contiguous()[:, ::2], f.sum()
+
+
+def _called(model, call, n, lazy):
+    made = torch.Generator().manual_seed(n)
+    x = torch.randn(n, 5, 6, generator=made).requires_grad_()
+    c = torch.randn(n, 5, 6, dtype=torch.complex64, generator=made).requires_grad_()
+    results = call(x, c)
+    weights = [torch.randn(r.shape, dtype=r.dtype, generator=made) for r in results]
+    # every other time a loss whose gradients are conjugates that nobody has computed yet
+    loss = sum(((w.conj() if lazy else w) * r).abs().sum() for w, r in zip(weights, results, strict=True))
+    loss.backward()
+    return results, x.grad, c.grad, model.mean.clone(), *gradients(model).values()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_complex_numbers_go_in_and_come_out(engine, strict, door):
+    plain = Filter()
     ours = copy.deepcopy(plain)
-    call, x = DOORS[door](ours), torch.randn(2, 5, 6)
-    with pytest.warns(messages.TraincWarning, match="a result of complex64 is not compiled"):
-        got = call(x)
-    assert_same(got, plain(x))
-    got.abs().sum().backward(), plain(x).abs().sum().backward()
-    assert_same(gradients(ours), gradients(plain))
+    call = DOORS[door](ours)
+    backend.compilations.clear()
+    for n, lazy in ((2, False), (3, False), (1, True), (2, True)):
+        wanted, got = _called(plain, plain, n, lazy), _called(ours, call, n, lazy)
+        for w, g in zip((*wanted[0], *wanted[1:]), (*got[0], *got[1:]), strict=True):
+            assert (g.dtype, g.shape, g.stride()) == (w.dtype, w.shape, w.stride())
+            assert_same(g.resolve_conj(), w.resolve_conj(), 1e-4)
+    found = records.of(ours) if door == "trainc" else backend.compilations
+    assert {record.engine for record in found} == {engine} and all(record.route != "eager" for record in found)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_complex_result_is_its_own(core, strict, door):
+    """Who writes to one changes neither another result, nor what the backward reads."""
+    plain = Filter()
+    ours = copy.deepcopy(plain)
+    call = DOORS[door](ours)
+    found = []
+    for model, run in ((plain, plain), (ours, call)):
+        x, c = torch.ones(2, 5, 6), torch.ones(2, 5, 6, dtype=torch.complex64)
+        results = run(x, c)
+        with torch.no_grad():
+            results[3].mul_(3)
+        results[4].sum().backward()
+        found.append([*results, c, *(p.grad for p in model.parameters())])
+    for w, g in zip(*found, strict=True):
+        assert_same(g.resolve_conj(), w.resolve_conj(), 1e-4)
+
+
+def test_complex_parameters_take_their_steps(core, strict):
+    """With an optimizer that trainc has: PyTorch's own updates those that are complex."""
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
+        plain = Filter()
+        ours = copy.deepcopy(plain)
+        theirs = kind(plain.parameters(), 1e-3)
+        call, mine = trainc.compile(ours, kind(ours.parameters(), 1e-3))
+        for n in range(1, 4):
+            for model, run, optimizer in ((plain, plain, theirs), (ours, call, mine)):
+                optimizer.zero_grad()
+                _called(model, run, n, False)
+                optimizer.step()
+        for w, g in zip(plain.parameters(), ours.parameters(), strict=True):
+            assert_same(g, w, 1e-4)
+
+
+def test_a_complex_result_beside_pytorch(core, strict):
+    """verify= looks at it, too."""
+    ours = Filter()
+    call = trainc.compile(ours, verify=1)
+    _called(ours, call, 2, False)
+    assert "1 call agrees" in str(records.of(ours)[0].verified)
 
 
 @pytest.mark.skipif(not hasattr(torch, "hash_tensor"), reason="this PyTorch has no operation that gives uint64")
 @pytest.mark.parametrize("door", DOORS)
-def test_an_unsigned_result_is_left_to_pytorch(core, door):
+def test_an_unsigned_result(core, strict, door):
     """A plan carries uint64 as int64."""
 
     class Hashes(Fourier):
         def forward(self, x):
-            return self.layer(x), torch.hash_tensor(x)
+            return self.layer(x), torch.hash_tensor(x), torch.hash_tensor(x, 0)
 
     plain = Hashes()
-    call, x = DOORS[door](copy.deepcopy(plain)), torch.randn(2, 5, 6)
-    with pytest.warns(messages.TraincWarning, match="a result of uint64 is not compiled"):
-        got = call(x)
-    assert got[1].dtype is torch.uint64 and torch.equal(got[1], plain(x)[1])
+    call = DOORS[door](copy.deepcopy(plain))
+    for n in (2, 3):
+        x = torch.randn(n, 5, 6)
+        for w, g in zip(plain(x)[1:], call(x)[1:], strict=True):
+            assert g.dtype is torch.uint64 and torch.equal(g, w)

@@ -144,7 +144,7 @@ def argument(arg: Any) -> Any:
         val = arg.meta.get("val")
         if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
             return argument(val)
-        if isinstance(val, torch.Tensor) and (val.dtype is torch.uint64 or val.dtype in _PAIRS):
+        if isinstance(val, torch.Tensor) and _is_foreign(val.dtype):
             return {"n": arg.name, "view": dtype_name(val.dtype)}
         return {"n": arg.name}
     if arg is None or isinstance(arg, (bool, str)):
@@ -180,12 +180,17 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return node.target is not operator.getitem and any(isinstance(v, torch.Tensor) and v.dtype in _PAIRS for v in values)
 
 
-def _refuse_results(node: torch.fx.Node) -> None:
-    """Of dtypes that buffers have no name for: a plan carries uint64 as i64 and complex numbers as pairs, from call to call."""
-    for out in _flat(node.args[0]):
-        val = out.meta.get("val") if isinstance(out, torch.fx.Node) else None
-        if isinstance(val, torch.Tensor) and (val.dtype is torch.uint64 or val.dtype in _PAIRS):
-            raise InternalError(f"{origin(out)} ({target_name(out.target)}): a result of {dtype_name(val.dtype)} is not compiled")
+def result_types(graph: torch.fx.Graph) -> tuple[str | None, ...]:
+    """`StepGraph.types`: a plan carries uint64 as i64 and complex numbers as pairs."""
+    results = _flat(next(iter(graph.find_nodes(op="output"))).args[0])
+    values = [out.meta.get("val") if isinstance(out, torch.fx.Node) else None for out in results]
+    types = tuple([dtype_name(val.dtype) if isinstance(val, torch.Tensor) and _is_foreign(val.dtype) else None for val in values])
+    return types if any(types) else ()
+
+
+def _is_foreign(dtype: torch.dtype) -> bool:
+    """Whether a plan has no type for it, and carries it as another."""
+    return dtype is torch.uint64 or dtype in _PAIRS
 
 
 def _refuse_higher_order(node: torch.fx.Node) -> None:
@@ -212,7 +217,6 @@ def node_json(node: torch.fx.Node) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
-        _refuse_results(node)
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)
     _refuse_arithmetic(node)

@@ -25,8 +25,8 @@ class TorchPlans:
     def __init__(self, device: Host):
         self.device = device
 
-    def executable(self, plan: Any, from_cache: bool) -> CoreExecutable:
-        return CoreExecutable(plan, from_cache, self.device)
+    def executable(self, plan: Any, from_cache: bool, types: Sequence[str | None]) -> CoreExecutable:
+        return CoreExecutable(plan, from_cache, self.device, types)
 
     def tuner(self, options: CompileOptions) -> tuning.Tuner | None:
         return tuning.Tuner.of(options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -58,7 +59,8 @@ class InParts:
 
 
 class CoreExecutable:
-    def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST):
+    def __init__(self, plan: Any, from_cache: bool = False, device: Host = HOST, types: Sequence[str | None] = ()):
+        """`types`: of results, those that a plan has no type for (StepGraph.types)."""
         self.plan, self.from_cache, self.device = plan, from_cache, device
         self.graph: GraphText | None = None  # the captured step that it is, or is a part of: base/plans.py
         timing.add(self)
@@ -72,8 +74,8 @@ class CoreExecutable:
         self._updated = [(place, i) for place, i in enumerate(self._read) if i in updated]
         self._fits: TypeGuard | None = None  # the types of the first inputs of which none was copied
         self._outputs = [
-            None if info is None else info[3] if info[3] >= 0 else Results(wire.DTYPES[info[0]], info[1], info[2], device)
-            for info in plan.output_info
+            None if info is None else info[3] if info[3] >= 0 else Results(*_as_program(*info[:3], kind), device)
+            for info, kind in itertools.zip_longest(plan.output_info, types[: len(plan.output_info)])
         ]
         self.aliases = [i for i, out in enumerate(self._outputs) if type(out) is int]
         self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
@@ -168,6 +170,17 @@ class NoAddress(NotCompiled):
     """An input has no memory of its own: it stands for a tensor, or wraps others. Nothing has run yet."""
 
 
+def _as_program(dtype: str, shape: Sequence[int], stride: Sequence[int], kind: str | None) -> tuple:
+    """(dtype, shape, strides) of a result as the program has it, of a plan's, which may be the pairs of complex numbers."""
+    if kind is None:
+        return wire.DTYPES[dtype], shape, stride
+    if (program := getattr(torch, kind)).is_complex:
+        if stride[-1] != 1 or any(step % 2 for step in stride[:-1]):
+            raise InternalError(f"pairs of {list(shape)} with strides {list(stride)} are no complex numbers")
+        shape, stride = shape[:-1], [step // 2 for step in stride[:-1]]
+    return program, shape, stride
+
+
 def as_compiled(
     tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], device: Host
 ) -> torch.Tensor:
@@ -177,6 +190,8 @@ def as_compiled(
         raise NoAddress(f"it is called with a {type(tensor).__name__}, and was compiled for ordinary tensors")
     if tensor.is_complex():  # a pair of reals, to a plan
         tensor = torch.view_as_real(tensor.resolve_conj())
+    elif tensor.dtype is torch.uint64:  # which a plan hands on as int64
+        tensor = tensor.view(torch.int64)
     here = tensor.device == device.torch
     if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
         return tensor
@@ -219,8 +234,7 @@ class ExternCall:
             if wanted is None or results[i] is None:
                 owned.append((0, None))
                 continue
-            given = results[i].view(torch.int64) if results[i].dtype is torch.uint64 else results[i]
-            result = as_compiled(given, wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
+            result = as_compiled(results[i], wire.DTYPES[wanted[0]], tuple(wanted[1]), tuple(wanted[2]), self.device)
             # The plan reads through the pointer, and the inputs' memory is its own. For results that are views by their schema it
             # keeps that memory; any other that came back as a view it copies (src/runtime/call_buffers.h).
             owned.append((result.data_ptr(), (result, inputs)))
