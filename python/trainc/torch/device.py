@@ -25,6 +25,7 @@ from trainc.torch.compat import (
     onednn_deterministic,
     onednn_enabled,
 )
+from trainc.torch.strided import is_freed
 
 WORDS = ("cpu", "cuda", "interpret")
 BLOCK = 256  # threads of a block of torch's dropout kernel
@@ -207,7 +208,7 @@ def one(tensors: Iterable[torch.Tensor], what: str) -> Host:
 def refuse_freed(tensors: Iterable[torch.Tensor | None]) -> None:
     """PyTorch's own error where the memory of one of them was freed (`untyped_storage().resize_(0)`)."""
     for tensor in tensors:
-        if tensor is not None and tensor.numel() and not tensor.data_ptr():
+        if tensor is not None and is_freed(tensor):
             torch.as_strided(tensor.detach(), tensor.shape, tensor.stride())  # checks; a copy would read what is not there
 
 

@@ -28,9 +28,14 @@ def part_of(base: torch.Tensor, part: tuple) -> torch.Tensor:
     return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether its memory was given back (`untyped_storage().resize_(0)`, as FSDP does between steps): a read would crash."""
+    return tensor.numel() > 0 and not tensor.data_ptr()
+
+
 def is_view(node: torch.fx.Node) -> bool:
     """Whether an operation gives the memory of its operand."""
     return getattr(node.target, "is_view", False) or getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["is_apart", "is_view", "part_of", "span"]
+__all__ = ["is_apart", "is_freed", "is_view", "part_of", "span"]

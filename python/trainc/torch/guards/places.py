@@ -25,6 +25,7 @@ from trainc.torch.guards.kinds import contents_of
 from trainc.torch.guards.known_functions import answer_of
 from trainc.torch.numbers import Number
 from trainc.torch.patches import MISSING, Name
+from trainc.torch.strided import is_freed
 
 IGNORED = Name("ignored")
 
@@ -325,7 +326,7 @@ class Written(Place):
 
     def __init__(self, path: str, thing: torch.Tensor, copied: bool):
         super().__init__(path, thing, [thing._version])
-        freed = type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.numel() and not thing.data_ptr()
+        freed = type(thing) in (torch.Tensor, torch.nn.Parameter) and is_freed(thing)
         self._copy = thing.detach().clone() if copied and not freed else None
 
     def changed(self) -> bool:  # a write below autograd does not raise the version
