@@ -417,7 +417,7 @@ ROOMS = {
     "torch.compat": set(),
     "torch.patches": set(),
     "torch.strided": set(),
-    "torch.device": {"base", "_core", "torch.compat"},
+    "torch.device": {"base", "_core", "torch.compat", "torch.strided"},
     "torch.trust": {"base"},
     "torch.numbers": _GROUND,
     "torch.graph": {*_GROUND, "torch.device", "torch.numbers"},
