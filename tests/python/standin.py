@@ -1,9 +1,10 @@
 """A GPU made of the host's memory, for tests: capture, plans, launches, masks and the generator go the way that they go on a
-GPU, and kernels are interpreted. Only the calls of torch.cuda themselves are replaced (`StandIn`), and eager's dropout
-(`EagerDropout`)."""
+GPU, and kernels are interpreted. Only the calls of torch.cuda themselves are replaced (`StandIn`), and eager's dropout, also
+that of attention (`EagerDropout`)."""
 
 from __future__ import annotations
 
+import math
 import struct
 
 import torch
@@ -73,7 +74,33 @@ class EagerDropout(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.nn.functional.dropout:
             return self.dropout(*args, **(kwargs or {}))
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return self.attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def attention(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        """As _scaled_dot_product_attention_math computes it, which a trace on the CPU writes out where there is dropout; the
+        CPU's own call would draw the mask from the CPU's generator."""
+        attend = torch.nn.functional.scaled_dot_product_attention
+        if not dropout_p:
+            return attend(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if torch.is_autocast_enabled("cpu"):
+            query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
+        result = query.dtype
+        if enable_gqa:
+            key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+        if is_causal:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+        with torch.autocast("cpu", enabled=False):
+            if result in (torch.bfloat16, torch.float16):
+                query, key, value = query.float(), key.float(), value.float()
+            root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+            scores = (query * root) @ (key.transpose(-2, -1) * root)
+            if attn_mask is not None and attn_mask.dtype is torch.bool:
+                scores = scores.masked_fill(~attn_mask, float("-inf"))
+            elif attn_mask is not None:
+                scores = scores + attn_mask
+            return (self.dropout(torch.softmax(scores, -1), dropout_p) @ value).to(result)
 
     def dropout(self, input, p=0.5, training=True, inplace=False):
         if not training or p == 0 or input.numel() == 0:

@@ -159,6 +159,44 @@ def test_another_seed_draws_other_masks(gpu):
     assert model(**case.batches[0]).item() != same[0]
 
 
+class Attention(nn.Module):
+    """Two calls of PyTorch's attention with dropout: causal with grouped heads, and with a mask that `kind` names."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.queries, self.others, self.kind = nn.Linear(8, 32), nn.Linear(8, 16), kind
+
+    def forward(self, x):
+        attend = nn.functional.scaled_dot_product_attention
+        q = self.queries(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k = self.others(x).unflatten(-1, (2, 8)).transpose(1, 2)
+        places = torch.arange(x.shape[1])
+        mask = places[:, None] >= places - 2 if self.kind == "bool" else (places[:, None] - places).abs() * -0.25
+        y = attend(q, k, k, dropout_p=0.3, is_causal=True, enable_gqa=True)
+        y = attend(y, y, q, attn_mask=mask if self.kind == "bool" else mask.to(y.dtype), dropout_p=0.2, scale=0.5)
+        return y.float().square().mean()
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_attention_draws_eagers_masks(kind, bf16, gpu):
+    """Where the trace writes it out; where a GPU fuses it, it is the framework's."""
+    torch.manual_seed(0)
+    model, x = Attention(kind), torch.randn(3, 11, 8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16), EagerDropout(gpu) as dropout:
+        wanted = model(x)
+        wanted.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = trainc.compile(model)(x)
+    found.backward()
+    assert gpu.offset == dropout.offset > 0
+    near = {"rtol": 2e-2, "atol": 1e-3} if bf16 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(found, wanted, **near)
+    torch.testing.assert_close([p.grad for p in model.parameters()], gradients, **near)
+
+
 def test_memory_is_the_frameworks(gpu):
     case = small()
     model, optimizer = trainc.compile(case.model, OPTIMIZERS["adamw"](case.model.parameters()))
