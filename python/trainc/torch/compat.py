@@ -16,6 +16,7 @@ import torch
 import torch._functorch.aot_autograd  # first: the modules below import each other
 
 # -- what a graph's nodes call: operators; a region of higher order is not seen into ----------------------------------------
+from torch._higher_order_ops import effects  # which operators do something beside their results
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace as OpNamespace, _Ops as Ops
 
 # -- tensors without values, and the modes that a trace puts around a program: operation_cache.py takes over their dispatch --
@@ -136,6 +137,7 @@ class Patch(NamedTuple):
         return vars(self.owner)[self.name]
 
 
+EFFECT_TOKENS = Patch(effects, "has_effects")  # operations with effects stay what they are, in their order
 COMPILING_FLAG = Patch(torch.compiler, "_is_compiling_flag")  # torch.compiler.is_compiling() holds, as under Dynamo
 NODE_OF_CALL = Patch(proxy_tensor.PythonKeyTracer, "create_node")  # operations remember the user's line
 NODE_OF_ARGUMENT = Patch(proxy_tensor.PythonKeyTracer, "create_arg")  # symbols for sizes stay symbols
@@ -552,11 +554,19 @@ def group_name(group: Any) -> str:
     return distributed_c10d._world.pg_names[group]
 
 
+def has_registered_effect(operator: Any) -> bool:
+    """Whether the operator was registered as one that does something beside its results."""
+    return isinstance(operator, OpOverload) and effects._get_effect(operator) is not None
+
+
+def takes_objects(operator: Any) -> bool:
+    """Whether an argument is an object of TorchScript's (a process group), which no graph can hold."""
+    return any(isinstance(argument.type, torch.ClassType) for argument in operator._schema.arguments)
+
+
 def _order_checks() -> None:
     """PyTorch before 2.13 takes the check by which `linalg.inv` and its like raise for an operation without effects: it drops
-    it, and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept, and so refused."""
-    from torch._higher_order_ops import effects
-
+    it, and a singular matrix gives NaN where eager raises. Registered as PyTorch 2.13 does, it is kept."""
     check = torch.ops.aten._linalg_check_errors.default
     if effects._get_effect(check) is None:
         effects._register_effectful_op(check, effects._EffectType.ORDERED)

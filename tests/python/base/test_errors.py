@@ -175,6 +175,7 @@ def test_ctrl_c_while_compiling_leaves_all_usable(monkeypatch):
     optimizer.step()
 
 
+@pytest.mark.skipif(not hasattr(torch.ops.higher_order, "print"), reason="this PyTorch has no such operation")
 def test_an_operation_with_effects_is_named_and_left_to_pytorch():
     class Inverse(nn.Module):
         def __init__(self):
@@ -182,11 +183,12 @@ def test_an_operation_with_effects_is_named_and_left_to_pytorch():
             self.weight = nn.Parameter(torch.eye(3) * 2)
 
         def forward(self, x):
+            torch.ops.higher_order.print("x")
             return torch.linalg.inv(self.weight * x)
 
     plain = Inverse()
     ours = trainc.compile(copy.deepcopy(plain))
-    with pytest.warns(messages.TraincWarning, match=r"test_errors.py:\d+: aten._linalg_check_errors.default, which has effects"):
+    with pytest.warns(messages.TraincWarning, match=r"test_errors.py:\d+: print, which has effects"):
         ours(torch.tensor(1.5)).sum().backward()
     plain(torch.tensor(1.5)).sum().backward()
     assert_same(gradients(ours), gradients(plain))

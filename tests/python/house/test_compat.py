@@ -23,11 +23,12 @@ from torch._functorch import partitioners as functorch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import checkpoint
 
-from trainc.torch import compat
+from trainc.torch import compat, patches
 
 # What trainc's own takes in the place of each that it replaces for a while: the parameters, as far as it relies on them
 REPLACED = {
     compat.COMPILING_FLAG: None,
+    compat.EFFECT_TOKENS: None,
     compat.NODE_OF_CALL: None,
     compat.NODE_OF_ARGUMENT: ["self", "a"],
     compat.PROXY_OF_SIZE: ["tracer"],
@@ -356,10 +357,27 @@ def test_optimizers_hooks_states_and_schedulers():
 
 
 def test_checks_of_matrices_are_kept():
-    from torch._higher_order_ops import effects
-
+    check, add = torch.ops.aten._linalg_check_errors.default, torch.ops.aten.add.Tensor
     compat._order_checks()  # once more changes nothing
-    assert effects._get_effect(torch.ops.aten._linalg_check_errors.default) is not None
+    assert compat.has_registered_effect(check) and not compat.has_registered_effect(add)
+    assert compat.effects._get_effect(check) is not None and not compat.takes_objects(check)
+
+
+def test_an_operation_with_an_effect_has_no_token_where_it_asks_for_none():
+    from torch._functorch.aot_autograd import aot_export_module
+
+    class Inverse(torch.nn.Module):
+        def forward(self, x):
+            return (torch.linalg.inv(x),)
+
+    with patches.patched(*compat.EFFECT_TOKENS, lambda *_: False):
+        graph = aot_export_module(Inverse(), [torch.eye(2)], trace_joint=False)[0].graph
+    assert any(node.target is torch.ops.aten._linalg_check_errors.default for node in graph.nodes)
+
+
+def test_objects_are_known_among_an_operators_arguments():
+    if torch.distributed.is_available():
+        assert compat.takes_objects(torch.ops.c10d.allreduce_.default)
 
 
 def test_containers_are_known_by_their_type():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import DOORS
 from torch import Tensor, nn
 
 import trainc
@@ -157,11 +158,12 @@ class Both(nn.Module):
         return F.dropout(DrawsInBackward.apply(x * self.weight), 0.5)
 
 
-def test_a_backward_draws_when_it_runs(strict) -> None:
+@pytest.mark.parametrize("door", DOORS)
+def test_a_backward_draws_when_it_runs(engine, strict, door) -> None:
     """Two forwards, and then their backwards: each in its turn."""
     found = []
     model = Both()
-    for make in (lambda m: m, trainc.compile):
+    for make in (lambda m: m, DOORS[door]):
         own = make(copy.deepcopy(model))
         torch.manual_seed(4)
         x = torch.ones(6, 4)

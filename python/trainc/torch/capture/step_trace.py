@@ -451,7 +451,7 @@ def trace_step(
     tangent = torch.ones((), device=next((t.device for t in inputs if t.dim()), "cpu"))
     with (
         trace.tracing(), trace.inside(flat.__code__), trace.recurrent_layers(), traced_kernels.as_eager(),
-        fx_traceback.preserve_node_meta(),
+        trace.without_tokens(), fx_traceback.preserve_node_meta(),
     ):  # fmt: skip
         static = [*inputs, tangent] if symbols is None else [tangent]
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]

@@ -173,6 +173,24 @@ def tracing():
         yield
 
 
+_has_effects = compat.EFFECT_TOKENS.original()
+
+
+def without_tokens() -> contextlib.AbstractContextManager:
+    """PyTorch hands a token from each operation with effects to the next, so that no compiler changes their order. A plan keeps it
+    anyhow (wire.has_effect): such an operation is a node like others."""
+    return patched(*compat.EFFECT_TOKENS, _wants_token)
+
+
+def _wants_token(operator: Any, *call: Any) -> bool:
+    if not _has_effects(operator, *call):
+        return False
+    if not isinstance(operator, compat.OpOverload) or compat.takes_objects(operator):
+        return True
+    torch.fx.node.has_side_effect(operator)  # nor is it dead code where nobody reads it
+    return False
+
+
 def _causal_where_said(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """PyTorch's transformer layers look into a mask to find that it is the causal one, which only chooses a faster kernel. A
     trace knows no values: the mask is applied, whatever it holds."""

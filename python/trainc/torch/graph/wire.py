@@ -65,6 +65,15 @@ def give_backward_its_lines(graph: torch.fx.Graph) -> None:
             node.stack_trace = lines[number]
 
 
+def mark_backward(joint: torch.fx.Graph) -> None:
+    """AOTAutograd marks all of a joint graph's forward when that is traced. Of what comes behind it leaves a backward unmarked
+    that Dynamo has traced on its own (of an `autograd.Function`): its draws and checks are the backward's, too."""
+    if any(is_forward(node) for node in joint.nodes):
+        for node in joint.nodes:
+            if node.op == "call_function":
+                node.meta.setdefault("partitioner_tag", "is_backward")
+
+
 def target_name(target: Any) -> str:
     if target is operator.getitem:
         return "getitem"
@@ -83,13 +92,14 @@ def is_backward(node: torch.fx.Node) -> bool:
 
 
 def is_forward(node: torch.fx.Node) -> bool:
-    """Whether AOTAutograd traced it in the forward. Neither, of a backward that Dynamo has traced on its own."""
+    """Whether AOTAutograd traced it in the forward."""
     return node.meta.get("partitioner_tag") == "is_forward"
 
 
-def _draws_in_backward(node: torch.fx.Node) -> bool:
-    """A draw that a backward of the user's makes (an `autograd.Function`): it has its turn when the backward runs."""
-    return is_random(node.target) and is_backward(node)
+def acts_in_backward(node: torch.fx.Node) -> bool:
+    """A draw that a backward of the user's makes (an `autograd.Function`), or a check of a gradient's formula: it has its turn
+    when the backward runs."""
+    return (is_random(node.target) or has_effect(node.target)) and is_backward(node)
 
 
 @functools.cache
@@ -106,8 +116,9 @@ def _effects(target: Any) -> tuple[bool, list[tuple[int, str]]]:
 
 def has_effect(target: Any) -> bool:
     """Whether it keeps its place among the draws: all that it does is something beside its results (a check that raises, an
-    operation of the user's that logs), or other processes do it at the same time (run/average.py)."""
-    if isinstance(target, compat.OpOverload) and target.namespace == STARTED:
+    operation of the user's that logs), it was registered as one that does something, or other processes do it at the same
+    time (run/average.py)."""
+    if isinstance(target, compat.OpOverload) and (target.namespace == STARTED or compat.has_registered_effect(target)):
         return True
     return isinstance(target, compat.OpOverload) and not compat.schema_of(target).returns and not _effects(target)[0]
 
@@ -194,10 +205,10 @@ def _is_foreign(dtype: torch.dtype) -> bool:
 
 
 def _refuse_higher_order(node: torch.fx.Node) -> None:
-    """Operations of operations: `with_effects` (a check that raises, a print) orders its calls by tokens, which no plan has."""
+    """Operations of operations: `with_effects` (a print) orders its calls by tokens, which no plan has."""
     if isinstance(node.target, compat.HigherOrderOperator):
-        inner = [target_name(arg) for arg in node.args if isinstance(arg, compat.OpOverload)]
-        what = f"{inner[0]}, which has effects beside its results," if inner else node.target.name()
+        inner = [arg for arg in node.args if isinstance(arg, (compat.OpOverload, compat.HigherOrderOperator))]
+        what = f"{target_name(inner[0])}, which has effects beside its results," if inner else node.target.name()
         raise InternalError(f"{origin(node)}: {what} is not compiled")
 
 
@@ -227,7 +238,7 @@ def node_json(node: torch.fx.Node) -> dict:
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
-    } | ({"late": True} if _draws_in_backward(node) else {}) | ({"effect": True} if has_effect(node.target) else {}) | (
+    } | ({"late": True} if acts_in_backward(node) else {}) | ({"effect": True} if has_effect(node.target) else {}) | (
         {"framework": True} if _is_complex(node) else {}
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from trainc.torch.capture import distributed, operation_cache, traced_kernels, t
 from trainc.torch.capture.bound import bounded
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.dtypes import refuse_mixed
-from trainc.torch.capture.trace import recurrent_layers
+from trainc.torch.capture.trace import recurrent_layers, without_tokens
 from trainc.torch.compat import functorch_config, graph_compile, trace_log
 from trainc.torch.graph import wire
 from trainc.torch.graph.captured import shared_kernels
@@ -116,6 +116,7 @@ class Compiler:
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        wire.mark_backward(gm.graph)
         wire.give_backward_its_lines(gm.graph)
         _refuse_sparse(gm.graph)
         _refuse_late_writes(gm.graph, num_fwd_outputs)
@@ -384,6 +385,7 @@ def aot_settings(compiler: Compiler):
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         patched(*compat.DONATED_BUFFERS, lambda *_: []),
         _draws_are_kept(),
+        without_tokens(),
     ):
         yield
 

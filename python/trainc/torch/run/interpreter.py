@@ -12,6 +12,7 @@ from trainc.base.step_graph import NotChunked, StepGraph, Updates
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
+from trainc.torch.graph import wire
 from trainc.torch.run.executable import Tensors
 from trainc.torch.strided import span
 
@@ -86,7 +87,7 @@ def view_in(arena: torch.Tensor, slot: tuple[int, int, Any]) -> torch.Tensor:
 
 
 class InterpretedJoint:
-    """The plainest cut: what needs no tangent is forward. What is saved lies in the arena, as it does with the compiler;
+    """The plainest cut: what needs no tangent is forward, but for what the backward draws or checks. What is saved lies in the arena, as it does with the compiler;
     views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
 
     fuses = False
@@ -101,8 +102,9 @@ class InterpretedJoint:
         outputs = list(nodes[-1].args[0])
         backward = set(inputs[primals:])
         for node in nodes:
-            if node.op == "call_function" and not backward.isdisjoint(node.all_input_nodes):
-                backward.add(node)
+            if node.op == "call_function":
+                if wire.acts_in_backward(node) or not backward.isdisjoint(node.all_input_nodes):
+                    backward.add(node)
         saved, again = _crossing(nodes, outputs[forward_outputs:], backward)
 
         places = {node: i for i, node in enumerate(inputs) if kept is None or i in kept}
