@@ -110,7 +110,7 @@ class Written:
         names = ", ".join(["self", *(f"t{i}" for i in range(len(self.tensors)))])
         source = f"def forward({names}):\n{body}"
         scope = dict(self.scope)
-        exec(compile(source, "<conformance>", "exec"), scope)
+        exec(compile(source, "conformance_case.py", "exec"), scope)  # a file, as of a program: whose line is it?
         return type("Case", (torch.nn.Module,), {"forward": scope["forward"]}), source
 
 
