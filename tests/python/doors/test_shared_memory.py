@@ -222,3 +222,25 @@ def test_a_backward_that_writes_to_what_forward_was_given(door, in_forward):
     assert model.count.tolist() == [in_forward] * 2
     out.sum().backward()
     assert model.count.tolist() == [10 + in_forward] * 2 and x.grad.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("door", ["compile", "backend"])
+def test_parts_whose_schema_denies_that_they_are_parts(door, grad, strict):
+    class Parts(nn.Module):
+        def forward(self, x, y):
+            return [*x.unsafe_chunk(2), *x.unsafe_split(4, 1), *(y * 2).unsafe_split_with_sizes([1, 3])]
+
+    torch._dynamo.reset()
+    call = trainc.compile(Parts()) if door == "compile" else torch.compile(Parts(), backend="trainc")
+    found = []
+    for run in (call, Parts()):
+        x, y = torch.ones(4, 6, requires_grad=grad), torch.ones(4, 6)
+        results = run(x, y)
+        with torch.no_grad():
+            results[0].mul_(3)
+        apart = [t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for t in results]
+        together = [t.untyped_storage().data_ptr() == results[-1].untyped_storage().data_ptr() for t in results]
+        found.append((x.detach(), [t.stride() for t in results], apart, together, [t.detach() for t in results]))
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1:4] == found[1][1:4]
+    assert all(map(torch.equal, found[0][4], found[1][4]))

@@ -156,7 +156,8 @@ def logs():
 
     library.impl("note", note, "CPU")
     library.impl("note", lambda x, place: x.clone(), "Meta")
-    torch._higher_order_ops.effects._register_effectful_op("trainc_test::note", torch._higher_order_ops.effects.EffectType.ORDERED)
+    effects = torch._higher_order_ops.effects
+    effects._register_effectful_op("trainc_test::note", effects._EffectType.ORDERED)
     yield noted
     library._destroy()
 

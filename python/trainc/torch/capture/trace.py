@@ -177,8 +177,8 @@ _has_effects = compat.EFFECT_TOKENS.original()
 
 
 def without_tokens() -> contextlib.AbstractContextManager:
-    """PyTorch hands a token from each operation with effects to the next, so that no compiler changes their order. A plan keeps it
-    anyhow (wire.has_effect): such an operation is a node like others."""
+    """PyTorch hands a token from each operation with effects to the next, so that no compiler changes their order. A plan keeps
+    it anyhow (wire.has_effect): such an operation is a node like others."""
     return patched(*compat.EFFECT_TOKENS, _wants_token)
 
 

@@ -12,7 +12,6 @@ from trainc.base.step_graph import NotChunked, StepGraph, Updates
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
 from trainc.torch.graph import wire
-from trainc.torch.graph import wire
 from trainc.torch.run.executable import Tensors
 from trainc.torch.strided import span
 
@@ -87,8 +86,9 @@ def view_in(arena: torch.Tensor, slot: tuple[int, int, Any]) -> torch.Tensor:
 
 
 class InterpretedJoint:
-    """The plainest cut: what needs no tangent is forward, but for what the backward draws or checks. What is saved lies in the arena, as it does with the compiler;
-    views are made again in the backward, so that a weight is saved as itself and autograd sees when it changes."""
+    """The plainest cut: what needs no tangent is forward, but for what the backward draws or checks. What is saved lies in the
+    arena, as it does with the compiler; views are made again in the backward, so that a weight is saved as itself and autograd
+    sees when it changes."""
 
     fuses = False
 
