@@ -276,9 +276,12 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
         if (i->op == Op::Reshape && !(is_started(n) && is_made_in_order(base_of(i)))) i = copied(to, i);
     const auto& origins = from.origins(n);
     Builder b{to, origins.empty() ? std::string() : origins[0]};
-    if (n->op == Op::Contract)
-      for (const Node*& i : inputs)
-        i = for_vendor(n, library.least_flops) ? vendor_operand(b, i) : with_neighbours(b, i);
+    if (n->op == Op::Contract) {
+      const bool vendor = for_vendor(n, library.least_flops);
+      const bool widen = inputs[0]->dtype() == DType::F32 && inputs[1]->dtype() == DType::F32 &&
+                         vendor_source(inputs[0])->dtype() != vendor_source(inputs[1])->dtype();
+      for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
+    }
     const Node* copy = nullptr;
     if (n->op == Op::Reduce)
       copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);

@@ -56,6 +56,22 @@ const Node* narrow(Builder& b, const Node* operand) {
   return b.graph.make(operand->op, operand->attrs, {below}, {below->dtype(), operand->shape()});
 }
 
+/// `operand` over a copy in f32 of as little as it reads: of what a broadcast repeats, of what a slice leaves. Where as
+/// much is read all the way, the source is copied as it lies.
+const Node* widened(Builder& b, const Node* operand) {
+  std::vector<const Node*> above;
+  const Node* copy = operand;  // the deepest of those that have the fewest elements
+  for (const Node* n = operand; is_view(n) || widens(n);) {
+    above.push_back(n), n = n->in(0);
+    if (n->type.numel() <= copy->type.numel()) copy = n;
+  }
+  const Node* wide = copied(b.graph, copy->dtype() == DType::F32 ? copy : b.cast(copy, DType::F32));
+  const auto from = std::ranges::find(above, copy);
+  for (auto it = std::make_reverse_iterator(from); it != above.rend(); ++it)
+    if (is_view(*it)) wide = b.graph.make((*it)->op, (*it)->attrs, {wide}, {DType::F32, (*it)->shape()});
+  return wide;
+}
+
 }  // namespace
 
 bool for_vendor(const Node* contract, int64_t least_flops) {
@@ -103,8 +119,13 @@ bool has_plain_matrices(const Node* operand) {
   return (column == 1 && row >= columns) || ((rows == 1 || row == 1) && column >= rows);
 }
 
-const Node* vendor_operand(Builder& b, const Node* operand) {
-  if (operand->type.numel() == 0 || has_plain_matrices(operand)) return operand;
+const Node* vendor_operand(Builder& b, const Node* operand, bool widen) {
+  if (operand->type.numel() == 0) return operand;
+  if (widen && vendor_source(operand)->dtype() != DType::F32) {
+    const Node* wide = widened(b, operand);
+    return has_plain_matrices(wide) ? wide : copied(b.graph, operand);
+  }
+  if (has_plain_matrices(operand)) return operand;
   return b.cast(copied(b.graph, narrow(b, operand)), operand->dtype());
 }
 

@@ -28,7 +28,8 @@ std::optional<Dims> strides_without_offset(const Node* operand, const Dims& shap
 /// Whether its source has its rows or its columns side by side.
 bool has_plain_matrices(const Node* operand);
 
-/// The operand, or a copy of it where its source has neither its rows nor its columns side by side.
-const Node* vendor_operand(Builder&, const Node* operand);
+/// The operand, or a copy of it where its source has neither its rows nor its columns side by side. `widen`: in f32,
+/// whatever its source is, for the library multiplies two matrices of one dtype.
+const Node* vendor_operand(Builder&, const Node* operand, bool widen);
 
 }  // namespace trainc::schedule

@@ -93,7 +93,7 @@ TEST(VendorOperands, OnlyWhatDoesNotLieInMatricesIsCopied) {
   Graph g;
   Builder b{g, {}};
   const Node* x = b.input(0, {DType::BF16, {2, 6, 8}});
-  const auto copied = [&](const Node* n) { return vendor_operand(b, n) != n; };
+  const auto copied = [&](const Node* n) { return vendor_operand(b, n, false) != n; };
   EXPECT_FALSE(copied(x));
   EXPECT_FALSE(copied(b.cast(x, DType::F32)));
   EXPECT_FALSE(copied(b.permute(x, {0, 2, 1})));
@@ -106,7 +106,7 @@ TEST(VendorOperands, OnlyWhatDoesNotLieInMatricesIsCopied) {
   EXPECT_TRUE(copied(b.broadcast(b.slice_axis(x, 1, 0, 1), {2, 6, 8})));
   EXPECT_TRUE(copied(b.reshape(b.permute(x, {1, 0, 2}), {1, 6, 16})));  // halves of a row are 48 apart
   const Node* widened = b.cast(b.slice_axis(x, 2, 0, 4, 2), DType::F32);
-  const Node* copy = vendor_operand(b, widened);
+  const Node* copy = vendor_operand(b, widened, false);
   EXPECT_EQ(copy->dtype(), DType::F32);
   EXPECT_EQ(vendor_source(copy)->dtype(), DType::BF16);
 }
