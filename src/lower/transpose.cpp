@@ -1,13 +1,18 @@
 // A value that is another one in a different order (a convolution's weight for its product, and the product's result
 // for the weight's gradient): squares of elements are transposed in registers, so that both sides are read and written
-// by whole cache lines. The plain loop gathers one side element by element.
+// by whole cache lines. The plain loop gathers one side element by element. On a device a block takes a tile through
+// Shared memory, which its threads fill in the order of what is read and empty in the order of what is written.
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -67,13 +72,179 @@ std::vector<Axis> unbroken(std::vector<Axis>& rest, int64_t Axis::* stride) {
   }
 }
 
+// --- a device: a tile through Shared memory
+
+/// Of an axis, what a block's tile has of it.
+struct TileAxis {
+  Axis axis;
+  int64_t piece = 1;
+  int64_t blocks() const { return ceil_div(axis.extent, piece); }
+};
+
+/// The innermost axes by `stride` get pieces, as long as they lie side by side, until `elements` are in a run.
+/// Gives how many are.
+int64_t take_run(std::vector<TileAxis>& tile, int64_t Axis::* stride, int64_t elements) {
+  for (int64_t next = 1;;) {
+    const auto it = std::ranges::find_if(tile, [&](const TileAxis& t) { return std::abs(t.axis.*stride) == next; });
+    if (it == tile.end() || next >= elements) return next;
+    it->piece = std::max(it->piece, std::min(it->axis.extent, ceil_div(elements, next)));
+    next *= it->piece;
+    if (it->piece < it->axis.extent) return next;
+  }
+}
+
+/// The tile's axes, innermost first by `stride`, with the digits of a thread's place among them.
+struct Digits {
+  std::vector<const TileAxis*> order;
+  std::vector<int64_t> of(int64_t at) const {
+    std::vector<int64_t> digits;
+    for (const TileAxis* t : order) digits.push_back(at % t->piece), at /= t->piece;
+    return digits;
+  }
+  std::vector<Expr> of(const Expr& at) const {
+    std::vector<Expr> digits;
+    int64_t below = 1;
+    for (const TileAxis* t : order) {
+      digits.push_back(loop::mod(loop::floor_div(at, below), t->piece));
+      below *= t->piece;
+    }
+    return digits;
+  }
+};
+Digits by(const std::vector<TileAxis>& tile, int64_t Axis::* stride) {
+  Digits d;
+  for (const TileAxis& t : tile)
+    if (t.piece > 1) d.order.push_back(&t);
+  std::ranges::sort(d.order, {}, [&](const TileAxis* t) { return std::abs(t->axis.*stride); });
+  return d;
+}
+
+/// How many units of `bytes` the 32 threads of a warp touch, where thread t is at places(t).
+template <typename Places>
+int64_t touched(const Places& places, int64_t size, int64_t bytes) {
+  std::set<int64_t> units;
+  for (int64_t t = 0; t < loop::kWarp; ++t) units.insert(places(t) * size / bytes);
+  return static_cast<int64_t>(units.size());
+}
+
+/// Whether a warp that writes neighbours reads more of memory than it needs.
+bool reads_far_apart(const std::vector<Axis>& axes, int64_t size) {
+  std::vector<Axis> inner = axes;  // by where they are written
+  std::ranges::sort(inner, {}, [](const Axis& a) { return std::abs(a.written); });
+  const int64_t read = touched(
+      [&](int64_t t) {
+        int64_t at = 0;
+        for (const Axis& a : inner) at += t % a.extent * a.read, t /= a.extent;
+        return at;
+      },
+      size, cost::kSectorBytes);
+  return read > 2 * ceil_div(loop::kWarp * size, cost::kSectorBytes);
+}
+
+/// The kernel's body, where its tile needs no more than a block has.
+bool through_shared(loop::LoopNest& nest, const std::vector<Axis>& axes, const LoweringOptions& options,
+                    const loop::ExprNode* load, int64_t first_read, int64_t first_written, int64_t read_bytes,
+                    int64_t written_bytes, const std::function<Stmt(const Expr& at, const Expr& loaded)>& store) {
+  std::vector<TileAxis> tile;
+  for (const Axis& a : axes) tile.push_back({a});
+  std::ranges::sort(tile, {}, [](const TileAxis& t) { return std::abs(t.axis.written); });
+  const int64_t elements = cost::kTransposedRun / std::min(read_bytes, written_bytes);
+  const int64_t run = take_run(tile, &Axis::read, elements);
+  if (run * read_bytes < cost::kSectorBytes) return false;
+  take_run(tile, &Axis::written, elements);
+  const Digits reading = by(tile, &Axis::read), writing = by(tile, &Axis::written);
+
+  // Where the tile's elements lie: as they are written, but for gaps behind its axes, as wide as leaves the threads of
+  // a warp, that fill it and that empty it, the fewest banks in common.
+  int64_t in_tile = 1;
+  for (const TileAxis* t : writing.order) in_tile *= t->piece;
+  std::vector<int64_t> gaps(writing.order.size(), 0);
+  const auto strides = [&] {  // of the axes in the order of `writing`, and how many elements the tile has with its gaps
+    std::vector<int64_t> found{1};
+    for (size_t k = 0; k < gaps.size(); ++k) found.push_back(found.back() * writing.order[k]->piece + gaps[k]);
+    return found;
+  };
+  const auto stride_of = [&](const std::vector<int64_t>& all, const TileAxis* t) {
+    return all[static_cast<size_t>(std::ranges::find(writing.order, t) - writing.order.begin())];
+  };
+  const auto wavefronts = [&](const std::vector<int64_t>& all, const Digits& order) {
+    int64_t sum = 0;
+    for (int64_t first = 0; first < std::min(in_tile, cost::kBlockThreads); first += loop::kWarp) {
+      std::map<int64_t, std::set<int64_t>> words;  // by bank
+      for (int64_t t = first; t < std::min(in_tile, first + loop::kWarp); ++t) {
+        const std::vector<int64_t> digits = order.of(t);
+        int64_t at = 0;
+        for (size_t k = 0; k < digits.size(); ++k) at += digits[k] * stride_of(all, order.order[k]);
+        const int64_t word = at * read_bytes / 4;
+        words[word % loop::kWarp].insert(word);
+      }
+      size_t most = 0;
+      for (const auto& [bank, of_it] : words) most = std::max(most, of_it.size());
+      sum += static_cast<int64_t>(most);
+    }
+    return sum;
+  };
+  const auto waits = [&] {
+    const std::vector<int64_t> all = strides();
+    if (all.back() * read_bytes > loop::kSharedBytes) return std::numeric_limits<int64_t>::max();
+    return wavefronts(all, reading) + wavefronts(all, writing);
+  };
+  int64_t least = waits();
+  for (size_t k = gaps.size(); k-- > 0;)
+    for (int64_t best = 0, g = 1; g <= loop::kWarp; ++g) {
+      gaps[k] = g < loop::kWarp ? g : best;
+      if (const int64_t found = waits(); found < least) least = found, best = g;
+    }
+  if (least == std::numeric_limits<int64_t>::max()) return false;
+  const std::vector<int64_t> in_shared = strides();
+
+  nest.threads = static_cast<int>(std::min(cost::kBlockThreads, ceil_div(in_tile, loop::kWarp) * loop::kWarp));
+  std::vector<int64_t> blocks;
+  for (size_t k = tile.size(); k-- > 0;) blocks.push_back(tile[k].blocks());
+  OuterLoops loops(nest, blocks, options);
+  const int shared = nest.add_buffer(
+      {"tile", nest.buffers[static_cast<size_t>(load->id)].dtype, in_shared.back(), loop::Space::Shared, true});
+  /// A loop of the threads over the tile's elements in this order.
+  const auto each = [&](const Digits& order,
+                        const std::function<Stmt(const Expr& read, const Expr& in_tile, const Expr& written)>& f) {
+    const int t = nest.add_var("t", in_tile);
+    const std::vector<Expr> digits = order.of(nest.var(t));
+    Expr read = integer(first_read), at = integer(0), written = integer(first_written), inside;
+    for (size_t k = 0; k < tile.size(); ++k) {
+      Expr place = loops.variables()[tile.size() - 1 - k] * tile[k].piece;
+      const auto it = std::ranges::find(order.order, &tile[k]);
+      if (it != order.order.end()) {
+        const Expr digit = digits[static_cast<size_t>(it - order.order.begin())];
+        place = place + digit;
+        at = at + digit * stride_of(in_shared, &tile[k]);
+      }
+      read = read + place * tile[k].axis.read, written = written + place * tile[k].axis.written;
+      if (tile[k].axis.extent % tile[k].piece == 0) continue;
+      const Expr here = loop::apply(Op::Lt, {place, integer(tile[k].axis.extent)});
+      inside = inside ? loop::apply(Op::And, {inside, here}) : here;
+    }
+    Stmt s = f(read, at, written);
+    if (inside)  // the language has no `if`
+      s = loop::for_loop(LoopKind::Serial, nest.add_var("inside", 1), loop::cast(inside, DType::I64), s);
+    return loop::for_loop(LoopKind::Thread, t, integer(in_tile), s);
+  };
+  const Stmt fill = each(reading, [&](const Expr& read, const Expr& at, const Expr&) {
+    return loop::store(shared, at, nest.load(load->id, read));
+  });
+  const Stmt empty = each(
+      writing, [&](const Expr&, const Expr& at, const Expr& written) { return store(written, nest.load(shared, at)); });
+  nest.body = loops.close(block({fill, loop::barrier(), empty}));
+  return true;
+}
+
 }  // namespace
 
 std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Group& group,
                                              const LoweringOptions& options) {
   const Node* n = group.values[0];
   const int64_t all = n->type.numel();
-  if (!options.target.transposes_in_registers || group.columns != 1 || group.values.size() != 1 ||
+  const bool device = options.target.launches_blocks;
+  if ((!options.target.transposes_in_registers && !device) || group.columns != 1 || group.values.size() != 1 ||
       all < cost::kWorthTransposing || n->type.rank() == 0 || !moved(n, schedule))
     return std::nullopt;
   LoweredKernel kernel;
@@ -112,6 +283,15 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
     else axes.push_back(a);
   }
   if (first_read->kind != loop::ExprKind::Int) return std::nullopt;  // there is a division left
+  const DType stored = n->dtype(), read = nest.buffers[static_cast<size_t>(load->id)].dtype;
+  if (device) {
+    if (!reads_far_apart(axes, size_of(read))) return std::nullopt;
+    const auto store = [&](const Expr& at, const Expr& loaded) { return e.store(n, at, with_load(value, loaded)); };
+    if (through_shared(nest, axes, options, load, first_read->int_value, first_written, size_of(read), size_of(stored),
+                       store))
+      return kernel;
+    return std::nullopt;
+  }
 
   // One side's neighbours are one axis, `across`; the other's may be several, `along`, which the squares treat as one:
   // of those an element's place takes divisions, but once a row of a square.
@@ -168,7 +348,6 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
     nest.body = loops.close(block(std::move(body)));
     return true;
   };
-  const DType stored = n->dtype(), read = nest.buffers[static_cast<size_t>(load->id)].dtype;
   if (read == DType::F32 && transposed(&Axis::written, &Axis::read)) return kernel;
   if (stored == DType::F32 && value->dtype == DType::F32 && transposed(&Axis::read, &Axis::written)) return kernel;
   return std::nullopt;

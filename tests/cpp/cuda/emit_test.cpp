@@ -29,6 +29,8 @@ TEST(Nvrtc, EveryKindOfGroup) {
   std::vector<loop::LoopNest> nests;
   lower::LoweringOptions lowering = lower::LoweringOptions{gpu_target(Gpu::Sm80)};
   for (int64_t columns : {30, 1000, 50257}) add_nests(testing::softmax(64, columns), lowering, nests);
+  for (DType dtype : {DType::F32, DType::BF16, DType::F64})
+    for (int64_t columns : {128, 197}) add_nests(testing::transposed(16, 512, columns, dtype), lowering, nests);
   add_nests(testing::column_sums(2000, 768), lowering, nests);
   add_nests(testing::scatter(256, 50, 768), lowering, nests);
   for (bool tf32 : {false, true})

@@ -15,6 +15,15 @@ inline Graph softmax(int64_t rows, int64_t columns) {
   return g;
 }
 
+/// Batches of rows x columns as batches of columns x rows, in another order.
+inline Graph transposed(int64_t batch, int64_t rows, int64_t columns, DType dtype) {
+  Graph g;
+  Builder b{g, {}};
+  g.outputs = {{b.permute(b.input(0, {dtype, {batch, rows, columns}}), {0, 2, 1}), {}}};
+  g.input_count = 1;
+  return g;
+}
+
 inline Graph column_sums(int64_t rows, int64_t columns) {
   Graph g;
   Builder b{g, {}};

@@ -10,6 +10,7 @@
 #include "../lower/run_schedule.h"
 #include "graph/text.h"
 #include "graphs.h"
+#include "interpret/device.h"
 #include "passes/pipeline.h"
 #include "schedule/prepare.h"
 
@@ -195,6 +196,73 @@ TEST(Device, NeighboursAreReadAndWrittenAtOnce) {
     ASSERT_EQ(nests.size(), 1u);
     EXPECT_EQ(lanes_of(nests[0]), c.lanes) << loop::print(nests[0]);
     EXPECT_EQ(loop::print(loop::parse(loop::print(nests[0]))), loop::print(nests[0]));
+  }
+}
+
+// --- tensors in another order
+
+/// The worst of a nest's requests to memory, and to Shared memory: so many times the least.
+std::pair<double, double> excess(const loop::LoopNest& nest) {
+  double memory = 1, shared = 1;
+  for (const interpret::Traffic& t : interpret::traffic_of(nest)) {
+    double& worst = t.shared ? shared : memory;
+    worst = std::max(worst, t.units / t.least);
+  }
+  return {memory, shared};
+}
+
+TEST(Device, ATensorInAnotherOrderGoesThroughSharedMemory) {
+  const struct {
+    const char* text;
+    double memory, shared;  // times the least, at most
+  } forms[] = {
+      {"%0 = input index=0 : f32[256,128]\n%1 = permute %0 axes=[1,0] : f32[128,256]\nreturn %1\n", 1, 1},
+      {"%0 = input index=0 : bf16[256,128]\n%1 = permute %0 axes=[1,0] : bf16[128,256]\nreturn %1\n", 1, 1},
+      {"%0 = input index=0 : f64[96,144]\n%1 = permute %0 axes=[1,0] : f64[144,96]\nreturn %1\n", 1, 2},
+      {"%0 = input index=0 : f32[96,160]\n%1 = permute %0 axes=[1,0] : f32[160,96]\n%2 = cast %1 : "
+       "bf16[160,96]\nreturn %2\n",
+       1, 1},
+      // a convolution's weight, backwards: axes of it, and of its neighbours
+      {"%0 = input index=0 : f32[64,32,3,3]\n%1 = reverse %0 axes=[2,3] : f32[64,32,3,3]\n%2 = permute %1 "
+       "axes=[2,3,1,0] : f32[3,3,32,64]\nreturn %2\n",
+       1.5, 2},
+      {"%0 = input index=0 : bf16[96,70]\n%1 = reverse %0 axes=[0,1] : bf16[96,70]\n%2 = permute %1 "
+       "axes=[1,0] : bf16[70,96]\nreturn %2\n",
+       1.5, 1},
+      // sizes that no tile divides
+      {"%0 = input index=0 : f32[65,81]\n%1 = permute %0 axes=[1,0] : f32[81,65]\nreturn %1\n", 1.5, 1},
+      {"%0 = input index=0 : bf16[3,197,130]\n%1 = permute %0 axes=[0,2,1] : bf16[3,130,197]\nreturn %1\n", 1.5, 1},
+      // channels last and first, a convolution's weight, keys of heads, a part of a tensor
+      {"%0 = input index=0 : f32[2,32,14,14]\n%1 = permute %0 axes=[0,2,3,1] : f32[2,14,14,32]\nreturn %1\n", 1.5, 1},
+      {"%0 = input index=0 : f32[2,14,14,32]\n%1 = permute %0 axes=[0,3,1,2] : f32[2,32,14,14]\nreturn %1\n", 1.5, 1},
+      {"%0 = input index=0 : f32[64,16,3,3]\n%1 = permute %0 axes=[2,3,1,0] : f32[3,3,16,64]\nreturn %1\n", 1.5, 2},
+      {"%0 = input index=0 : f32[64,64,3,3]\n%1 = permute %0 axes=[0,2,3,1] : f32[64,3,3,64]\nreturn %1\n", 1.5, 2},
+      {"%0 = input index=0 : bf16[2,64,4,32]\n%1 = permute %0 axes=[0,2,3,1] : bf16[2,4,32,64]\nreturn %1\n", 1, 1},
+      {"%0 = input index=0 : f32[80,100]\n%1 = slice %0 start=[0,8] step=[1,1] : f32[80,64]\n%2 = permute %1 "
+       "axes=[1,0] : f32[64,80]\nreturn %2\n",
+       1.5, 1},
+  };
+  for (const auto& form : forms) {
+    std::vector<loop::LoopNest> nests;
+    expect_near(parse(form.text), 1e-2, lower::LoweringOptions{gpu_target(Gpu::Sm90a)}, &nests);
+    ASSERT_EQ(nests.size(), 1u) << form.text;
+    const std::string text = loop::print(nests[0]);
+    EXPECT_NE(text.find("shared"), std::string::npos) << text;
+    const auto [memory, shared] = excess(nests[0]);
+    EXPECT_LE(memory, form.memory) << text;
+    EXPECT_LE(shared, form.shared) << text;
+  }
+}
+
+TEST(Device, WhatIsReadByWholeSectorsIsCopiedAtOnce) {
+  for (const char* text :
+       {"%0 = input index=0 : f32[16,64,48]\n%1 = permute %0 axes=[1,0,2] : f32[64,16,48]\nreturn %1\n",
+        "%0 = input index=0 : f32[2,5000]\n%1 = permute %0 axes=[1,0] : f32[5000,2]\nreturn %1\n"}) {
+    std::vector<loop::LoopNest> nests;
+    expect_near(parse(text), 0, lower::LoweringOptions{gpu_target(Gpu::Sm90a)}, &nests);
+    ASSERT_EQ(nests.size(), 1u) << text;
+    EXPECT_EQ(loop::print(nests[0]).find("shared"), std::string::npos) << loop::print(nests[0]);
+    EXPECT_LE(excess(nests[0]).first, 1);
   }
 }
 

@@ -44,6 +44,7 @@ std::vector<Graph> graphs(uint64_t random) {
   }
   for (int64_t columns : {33, 1000}) all.push_back(testing::softmax(3, columns));
   all.push_back(roundings());
+  for (DType dtype : {DType::F32, DType::BF16, DType::F64}) all.push_back(testing::transposed(3, 65, 70, dtype));
   all.push_back(testing::column_sums(70, 65));
   all.push_back(testing::scatter(40, 7, 50));
   for (int transposed = 0; transposed < 4; ++transposed)
