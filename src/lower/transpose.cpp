@@ -30,6 +30,54 @@ bool moved(const Node* n, const Schedule& schedule) {
   return true;
 }
 
+/// The extents into which the elements of `n`, which is moved, fall so that each movement on the way keeps them whole:
+/// as far down as there are such.
+std::vector<int64_t> pieces_of(const Node* n, const Schedule& schedule) {
+  std::vector<int64_t> extents;
+  std::vector<int> order;                // of the pieces, as `n` has them
+  std::vector<std::vector<int>> layout;  // those of each axis of x
+  for (const int64_t e : n->shape()) {
+    layout.push_back({static_cast<int>(extents.size())});
+    order.push_back(layout.back()[0]), extents.push_back(e);
+  }
+  const auto found = [&] {
+    std::vector<int64_t> all;
+    for (const int piece : order) all.push_back(extents[static_cast<size_t>(piece)]);
+    return all;
+  };
+  for (const Node* x = n; x == n || !(schedule.values.count(x) || x->op == Op::Input); x = x->in(0)) {
+    if (x->op == Op::Permute) {
+      std::vector<std::vector<int>> below(layout.size());
+      for (size_t k = 0; k < layout.size(); ++k) below[x->as<AxesAttr>().axes[k]] = layout[k];
+      layout = std::move(below);
+    } else if (x->op == Op::Slice && x->type.numel() != x->in(0)->type.numel()) {
+      return found();  // what lies below has more elements
+    } else if (x->op == Op::Reshape) {
+      std::vector<int> flat;
+      for (const std::vector<int>& axis : layout) flat.insert(flat.end(), axis.begin(), axis.end());
+      layout.assign(x->in(0)->shape().size(), {});
+      for (size_t k = layout.size(); k-- > 0;)
+        for (int64_t left = x->in(0)->shape()[k]; left > 1;) {
+          if (flat.empty()) return found();
+          const auto piece = static_cast<size_t>(flat.back());
+          if (left % extents[piece] == 0) {
+            left /= extents[piece];
+            flat.pop_back();
+            layout[k].insert(layout[k].begin(), static_cast<int>(piece));
+            continue;
+          }
+          if (extents[piece] % left != 0) return found();
+          const int inner = static_cast<int>(extents.size());  // the piece falls into two
+          order.insert(std::ranges::find(order, static_cast<int>(piece)) + 1, inner);
+          extents.push_back(left);
+          extents[piece] /= left, left = 1;
+          layout[k].insert(layout[k].begin(), inner);
+        }
+    }
+  }
+  return found();
+}
+
 /// The one load under casts; nullptr where it is guarded.
 const loop::ExprNode* only_load(const Expr& e) {
   if (e->kind == loop::ExprKind::Load) return e->args.size() == 1 ? e.get() : nullptr;
@@ -256,7 +304,8 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
   // Every axis with its strides.
   std::vector<int64_t> own = contiguous_strides(n->shape());
   own.pop_back();
-  const std::vector<int64_t> factors = factor(all, own, split_points(n, schedule, all, 1));
+  const std::vector<int64_t> factors =
+      device ? pieces_of(n, schedule) : factor(all, own, split_points(n, schedule, all, 1));
   std::vector<int> ids;
   std::vector<Expr> variables;
   for (const int64_t f : factors) ids.push_back(nest.add_var("axis", f)), variables.push_back(nest.var(ids.back()));

@@ -229,6 +229,14 @@ TEST(Device, ATensorInAnotherOrderGoesThroughSharedMemory) {
       {"%0 = input index=0 : bf16[96,70]\n%1 = reverse %0 axes=[0,1] : bf16[96,70]\n%2 = permute %1 "
        "axes=[1,0] : bf16[70,96]\nreturn %2\n",
        1.5, 1},
+      // heads put side by side and turned, which two permutes with a reshape between them say; a third of a projection
+      {"%0 = input index=0 : f32[4,3,96,32]\n%1 = permute %0 axes=[0,2,1,3] : f32[4,96,3,32]\n%2 = reshape %1 : "
+       "f32[1,384,96]\n%3 = permute %2 axes=[0,2,1] : f32[1,96,384]\nreturn %3\n",
+       1, 1},
+      {"%0 = input index=0 : bf16[2,64,192]\n%1 = slice %0 start=[0,0,128] step=[1,1,1] : bf16[2,64,64]\n%2 = reshape "
+       "%1 : "
+       "bf16[2,64,2,32]\n%3 = permute %2 axes=[0,2,3,1] : bf16[2,2,32,64]\nreturn %3\n",
+       1, 1},
       // sizes that no tile divides
       {"%0 = input index=0 : f32[65,81]\n%1 = permute %0 axes=[1,0] : f32[81,65]\nreturn %1\n", 1.5, 1},
       {"%0 = input index=0 : bf16[3,197,130]\n%1 = permute %0 axes=[0,2,1] : bf16[3,130,197]\nreturn %1\n", 1.5, 1},
