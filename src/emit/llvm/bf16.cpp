@@ -122,6 +122,23 @@ Value* lanes_from(Builder& b, Value* x, int first, int count) {
   return b.CreateShuffleVector(x, lanes);
 }
 
+/// What f32_to_bf16 rounded and bf16_to_f32 widened again; else `x`.
+Value* before_rounding(Value* x) {
+  Value *rounded = nullptr, *bits = nullptr, *before = nullptr;
+  const auto upper = pattern::m_LShr(pattern::m_Value(rounded), pattern::m_SpecificInt(16));
+  if (!pattern::match(
+          x, pattern::m_BitCast(pattern::m_Shl(pattern::m_ZExt(pattern::m_Trunc(upper)), pattern::m_SpecificInt(16)))))
+    return x;
+  pattern::match(rounded, pattern::m_Select(pattern::m_Value(), pattern::m_Value(), pattern::m_Value(rounded)));
+  const auto odd =
+      pattern::m_And(pattern::m_LShr(pattern::m_Deferred(bits), pattern::m_SpecificInt(16)), pattern::m_SpecificInt(1));
+  const bool sums = pattern::match(
+      rounded, pattern::m_Add(pattern::m_Add(pattern::m_Value(bits), pattern::m_SpecificInt(0x7fff)), odd));
+  return sums && pattern::match(bits, pattern::m_BitCast(pattern::m_Value(before))) && before->getType() == x->getType()
+             ? before
+             : x;
+}
+
 Value* two_to_bf16(Builder& b, Value* low, Value* high) {
   const llvm::Intrinsic::ID id = llvm::Intrinsic::x86_avx512bf16_cvtne2ps2bf16_512;
   llvm::Function* rounded = llvm::Intrinsic::getDeclaration(b.GetInsertBlock()->getModule(), id);
@@ -131,6 +148,7 @@ Value* two_to_bf16(Builder& b, Value* low, Value* high) {
 }  // namespace
 
 Value* f32_to_bf16_flushed(Builder& b, Value* x) {
+  x = before_rounding(x);
   const int lanes = lanes_of(x);
   if (lanes == 32) return two_to_bf16(b, lanes_from(b, x, 0, 16), lanes_from(b, x, 16, 16));
   if (lanes == 48 || lanes == 64)
@@ -145,7 +163,8 @@ Value* f32_to_bf16_flushed(Builder& b, Value* x) {
 Value* pairs_to_bf16_flushed(Builder& b, Value* low, Value* high) {
   std::vector<int> turns;
   for (int i = 0; i < 16; ++i) turns.push_back(i), turns.push_back(16 + i);
-  return b.CreateBitCast(b.CreateShuffleVector(two_to_bf16(b, low, high), turns), widen(b.getInt32Ty(), 16));
+  return b.CreateBitCast(b.CreateShuffleVector(two_to_bf16(b, before_rounding(low), before_rounding(high)), turns),
+                         widen(b.getInt32Ty(), 16));
 }
 
 }  // namespace trainc::emit

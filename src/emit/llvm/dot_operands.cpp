@@ -55,10 +55,12 @@ class DotOperands {
   /// `multiplied`: the value of `e` goes where only products are.
   void read(const Expr& e, bool multiplied) {
     if (!e || !seen_.emplace(e.get(), multiplied).second) return;
-    const bool passes = e->kind == ExprKind::Pair && multiplied;
+    const bool selects = e->kind == ExprKind::Apply && e->op == Op::Select;
+    const bool passes = (e->kind == ExprKind::Pair || selects) && multiplied;
     if (e->kind == ExprKind::Load && !multiplied) buffers_.erase(e->id);
     if (e->kind == ExprKind::Local && !multiplied) others_.insert(e->id);
-    for (size_t i = 0; i < e->args.size(); ++i) read(e->args[i], passes || (e->kind == ExprKind::Dot && i < 2));
+    for (size_t i = 0; i < e->args.size(); ++i)
+      read(e->args[i], (passes && !(selects && i == 0)) || (e->kind == ExprKind::Dot && i < 2));
   }
 
   std::set<int> others_;  // locals that are read for something else

@@ -7,8 +7,8 @@
 namespace trainc::emit {
 
 /// Buffers of scratch and registers, of bf16 or pairs of it, out of which every value goes into a product of Dot,
-/// straight or by way of other such buffers, locals and Transposes. `vdpbf16ps` takes denormals for zero, so that
-/// whoever fills them may leave zeros in their place.
+/// straight or by way of other such buffers, locals, choices and Transposes. `vdpbf16ps` takes denormals for zero, so
+/// that whoever fills them may leave zeros in their place.
 std::set<int> dot_operands(const loop::LoopNest&);
 
 }  // namespace trainc::emit

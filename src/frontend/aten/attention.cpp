@@ -16,7 +16,7 @@ std::optional<formulas::Attention> attention_of(const Call& c, int at, int dropo
   const Arg mask = c.arg(dropout_at + 2, "attn_mask");
   return formulas::Attention{c.arg(dropout_at + 3, "scale").number(1 / std::sqrt(static_cast<double>(q.size(3)))),
                              c.arg(dropout_at + 1, "is_causal").flag(false),
-                             mask.none() ? std::nullopt : std::optional(mask.tensor())};
+                             mask.none() ? std::nullopt : std::optional(mask.tensor()), q.dtype()};
 }
 
 Outcome forward(const Call& c) {

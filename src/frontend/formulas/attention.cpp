@@ -30,6 +30,11 @@ struct Heads {
   Value scores(Value q, Value k, const Attention& form) const;
 };
 
+/// An operand of a product, as wide as q, k and v are.
+Value operand(Value x, const Attention& form) {
+  return form.rounded == DType::BF16 ? cast(cast(x, DType::BF16), x.dtype()) : x;
+}
+
 Value transposed(Value x) { return permute(x, {0, 2, 1}); }
 
 Value Heads::scores(Value q, Value k, const Attention& form) const {
@@ -54,7 +59,9 @@ AttentionResult attention(Value q, Value k, Value v, const Attention& form) {
   Value s = h.scores(q, k, form), m = amax(s, {2});
   Value e = exp(s - where(m == -INFINITY, 0, m)), total = sum(e, {2});
   total = where(total == 0, 1, total);
-  return {matmul(e / total, h.spread(v)), m, total};
+  // a product rounds once more than a quotient, which bf16 does not show, and takes a tenth of its time
+  const Value p = form.rounded == DType::BF16 ? e * (1 / total) : e / total;
+  return {matmul(operand(p, form), h.spread(v)), m, total};
 }
 
 AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value y, Value logsumexp,
@@ -64,7 +71,8 @@ AttentionGradients attention_backward(Value dy, Value q, Value k, Value v, Value
   const Value lse = reshape(logsumexp, {h.batch * h.heads, h.rows, 1});
   Value p = where(lse == -INFINITY, 0, exp(h.scores(q, k, form) - lse));
   Value dp = matmul(dy, transposed(h.spread(v)));
-  Value ds = p * (dp - sum(dy * y, {2})) * form.scale;
+  Value ds = operand(p * (dp - sum(dy * y, {2})) * form.scale, form);
+  p = operand(p, form);
   Value dq = matmul(ds, h.spread(k)), dk = matmul(transposed(ds), h.batched(q)), dv = matmul(transposed(p), dy);
   return {reshape(dq, q.shape()), h.gathered(dk), h.gathered(dv)};
 }

@@ -13,6 +13,9 @@ struct Attention {
   bool causal = false;  // row i sees the columns up to i
   // broadcast to [B, H, L, S]: bool, true where a row sees a column; or a number added to the score
   std::optional<Value> mask = {};
+  // What q, k and v were rounded to. Of bf16, the probabilities, and the gradient of the scores, are rounded so as well
+  // before they are multiplied: products of bf16 run at twice f32's rate.
+  DType rounded = DType::F32;
 };
 /// Rows that see nothing give 0 and a logsumexp of -inf.
 struct AttentionResult {

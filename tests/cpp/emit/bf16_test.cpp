@@ -81,7 +81,8 @@ TEST(Bf16, ChainsBetweenRoundings) {
 }
 
 // out[n] += a . b over 32 elements of k: a is rounded into scratch first. `twice`: something else reads it, too.
-LoopNest rounded_operand(bool twice) {
+// `again`: it was rounded and widened before. `chosen`: an element beyond the last is zero.
+LoopNest rounded_operand(bool twice, bool again = false, bool chosen = false) {
   LoopNest nest;
   nest.name = "rounded_operand";
   const int a = nest.add_buffer({"a", DType::F32, 32}), b = nest.add_buffer({"b", DType::I32, 16 * 16});
@@ -90,11 +91,15 @@ LoopNest rounded_operand(bool twice) {
   const int packed = nest.add_buffer({"packed", DType::BF16, 32, Space::Scratch, true});
   const int i = nest.add_var("i", 32), k = nest.add_var("k", 16), lane = nest.add_var("lane", 16),
             j = nest.add_var("j", 32), element = nest.add_local("element", DType::I32);
-  const auto half = [&](int64_t at) { return nest.load(packed, nest.var(k) * 2 + integer(at)); };
+  const auto half = [&](int64_t at) {
+    const Expr here = nest.var(k) * 2 + integer(at), value = nest.load(packed, here);
+    return chosen ? apply(Op::Select, {apply(Op::Lt, {here, integer(31)}), value, real(0, DType::BF16)}) : value;
+  };
+  const Expr read = nest.load(a, nest.var(i));
   const int l = nest.add_var("l", 16);
   std::vector<Stmt> body{
       for_loop(LoopKind::Vector, l, integer(16), store(out, nest.var(l), real(0, DType::F32)), 16),
-      for_loop(LoopKind::Vector, i, integer(32), store(packed, nest.var(i), to_bf16(nest.load(a, nest.var(i)))), 32),
+      for_loop(LoopKind::Vector, i, integer(32), store(packed, nest.var(i), to_bf16(again ? rounded(read) : read)), 32),
       for_loop(LoopKind::Serial, k, integer(16),
                block({let(element, pair(half(0), half(1))),
                       for_loop(LoopKind::Vector, lane, integer(16),
@@ -102,8 +107,8 @@ LoopNest rounded_operand(bool twice) {
                                      dot(nest.local(element), nest.load(b, nest.var(k) * 16 + nest.var(lane)),
                                          nest.load(out, nest.var(lane)))),
                                16)}))};
-  const Expr again = twice ? cast(nest.load(packed, nest.var(j)), DType::F32) : nest.load(a, nest.var(j));
-  body.push_back(for_loop(LoopKind::Vector, j, integer(32), store(also, nest.var(j), again), 32));
+  const Expr other = twice ? cast(nest.load(packed, nest.var(j)), DType::F32) : nest.load(a, nest.var(j));
+  body.push_back(for_loop(LoopKind::Vector, j, integer(32), store(also, nest.var(j), other), 32));
   nest.body = block(std::move(body));
   return nest;
 }
@@ -117,7 +122,16 @@ TEST(Bf16, WhatIsOnlyMultipliedIsRoundedByTheInstruction) {
   for (uint32_t at = 0; at < 256; ++at) y.push_back(0x3f803f80 + at * 0x10001);
   const std::vector<float> x = random_floats(32);
   for (bool twice : {false, true})
-    expect_as_interpreted(rounded_operand(twice), {memory_of(x), memory_of(y), output_of(16 * 4), output_of(32 * 4)});
+    for (bool again : {false, true})
+      for (bool chosen : {false, true})
+        expect_as_interpreted(rounded_operand(twice, again, chosen),
+                              {memory_of(x), memory_of(y), output_of(16 * 4), output_of(32 * 4)});
+}
+
+TEST(Bf16, WhatIsOnlyMultipliedIsRoundedOnce) {
+  const std::string text = assembly(rounded_operand(false, true, true), CpuLevel::Avx512Bf16);
+  EXPECT_NE(text.find("vcvtne2ps2bf16"), std::string::npos);
+  EXPECT_EQ(text.find("vpsrld"), std::string::npos) << "by hand, then by the instruction";
 }
 
 }  // namespace

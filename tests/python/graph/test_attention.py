@@ -127,6 +127,32 @@ def test_bf16_under_autocast():
     assert all(mine <= 1.5 * theirs for mine, theirs in zip(ours, eager, strict=True)), (ours, eager)
 
 
+@pytest.mark.parametrize("columns", [40, 41])  # 41: half of the last pair of bf16 is empty
+@pytest.mark.parametrize("causal", [False, True])
+def test_of_bf16_probabilities_are_rounded_before_they_are_multiplied_as_eagers_are(causal, columns):
+    """Every product is one of bf16 then. The gradient of the scores is rounded, too: that of q has eager's error."""
+    attention = Library(is_causal=causal)
+    compiled = trainc.compile(copy.deepcopy(attention))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dy = (torch.randn(BATCH, HEADS, columns, WIDTH, generator=generator).bfloat16() for _ in range(4))
+
+    def found(tried, dtype):
+        qkv = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        y = tried(*qkv, None)
+        return [y.detach(), *torch.autograd.grad(y, qkv, dy.to(dtype))]
+
+    truth, ours, eager = found(attention, torch.float64), found(compiled, torch.bfloat16), found(attention, torch.bfloat16)
+    for exact, mine, theirs in zip(truth, ours, eager, strict=True):
+        assert (mine.double() - exact).norm() <= 1.3 * (theirs.double() - exact).norm()
+
+    scores = q.double() @ k.double().mT / math.sqrt(WIDTH)
+    if causal:
+        scores = scores.masked_fill(~torch.ones(columns, columns, dtype=torch.bool).tril(), float("-inf"))
+    rounded = scores.softmax(-1).bfloat16().double()
+    for mine, expected in ((ours[0], rounded @ v.double()), (ours[3], rounded.mT @ dy.double())):
+        assert (mine == expected.bfloat16()).double().mean() > 0.98
+
+
 def test_the_probabilities_are_not_kept():
     compiled = trainc.compile(Library(is_causal=True))
     results(compiled, tensors(1))
