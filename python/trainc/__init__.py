@@ -120,10 +120,9 @@ def jit(fun=None, /, *, tune="fast", memory=None, **arguments):
     signature of its arguments, kept on disk, which XLA calls with its own arrays. Called within a function that JAX traces (jit,
     grad, vmap) it is JAX's.
 
-    Around what cannot be compiled (an effect such as `jax.debug.print`, a loop whose trips depend on an argument, an operation
-    that the compiler does not know) the function is compiled in parts, the bodies of such loops too, with one warning that names
-    it. Several devices, and what leaves nothing worth a plan, leave the whole function to XLA. An error where
-    `trainc.config.fallback` is off.
+    Around what cannot be compiled (an effect such as `jax.debug.print`, an operation that the compiler does not know) the
+    function is compiled in parts, the bodies of loops that hold such too, with one warning that names it. Several devices, and
+    what leaves nothing worth a plan, leave the whole function to XLA. An error where `trainc.config.fallback` is off.
 
     `tune`: as for `trainc.compile`; "max" measures how kernels are cut up, and no operator takes their place. `memory`: None; a
     limit is a UserError, it is not there.
@@ -141,7 +140,7 @@ def function(fun=None, /, *, tune="fast", memory=None, **arguments):
     arguments, kept on disk, which TensorFlow's XLA calls with its own tensors; variables are updated where they lie. Results are
     those of `tf.function(jit_compile=True)`; random numbers, too, where a seed decides them.
 
-    What XLA or the compiler cannot do (`tf.print`, `tf.py_function`, a loop whose trips depend on a tensor, shapes that do)
+    What XLA or the compiler cannot do (`tf.print`, `tf.py_function`, shapes that depend on a tensor's values)
     leaves the whole function to `tf.function(fun, **arguments)`, with one warning that names it; an error where
     `trainc.config.fallback` is off. So do a GPU, a distribution strategy, and a `GradientTape` around the call; within another
     `tf.function` it is TensorFlow's without a word.

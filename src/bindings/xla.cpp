@@ -14,6 +14,9 @@ void bind_xla(nb::module_& m) {
       nb::arg("name"), nb::arg("executable"), nb::arg("flushes_denormals"),
       "Lets XLA call the plan by this name, until the process ends.");
   m.def(
+      "needed_inputs", [](const CoreExecutable& e) { return runtime::xla::needed_inputs(e.plan()); },
+      nb::arg("executable"), "The inputs that a call of the plan may be given alone.");
+  m.def(
       "xla_handler",
       [] { return nb::capsule(reinterpret_cast<void*>(&runtime::xla::handle), "xla._CUSTOM_CALL_TARGET"); },
       "The handler of XLA's foreign functions that calls published plans.");

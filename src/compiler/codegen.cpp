@@ -1,17 +1,22 @@
 #include "compiler/codegen.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <unordered_map>
 
 #include "compiler/lower_plan.h"
+#include "graph/text.h"
 #include "plan/live.h"
 #include "support/float_environment.h"
+#include "support/while_operation.h"
 
 namespace trainc::compiler {
 
@@ -191,6 +196,25 @@ void dump_kernels(const LoweredPlan& lowered, const Code& code, const CompileOpt
   }
 }
 
+/// The plan of a loop's body, in the place of its graph.
+void compile_body(plan::Plan& plan, plan::Step& step, const CompileOptions& options, const Job& job, Timing& timing) {
+  const auto told = nlohmann::json::parse(step.arguments_json);
+  const auto carried = told.at("carried").get<int64_t>();
+  GivenAway to_the_next_trip;
+  for (int64_t i = 0; i < carried; ++i) to_the_next_trip.emplace_back(i, i);
+  Program body;
+  body.graph = parse(told.at("graph").get<std::string>());
+  Job own = job;
+  own.shared = nullptr, own.progress = {};
+  const std::string name = fmt::format("{}.loop{}", plan.name, plan.bodies.size());
+  const std::string saved = save(compile(std::move(body), name, options, own, &timing, to_the_next_trip));
+  step.arguments_json =
+      nlohmann::json{
+          {"carried", carried}, {"body", plan.bodies.size()}, {"flushes_denormals", options.flushes_denormals}}
+          .dump();
+  plan.bodies.emplace_back(saved.begin(), saved.end());
+}
+
 }  // namespace
 
 plan::Plan generate(LoweredPlan lowered, const CompileOptions& options, const Job& job, Timing* timing) {
@@ -224,6 +248,8 @@ plan::Plan generate(LoweredPlan lowered, const CompileOptions& options, const Jo
     if (!parameters.sizes.empty()) give(constants.buffer(parameters.sizes, DType::I64, "sizes"));
     if (!parameters.factors.empty()) give(constants.buffer(parameters.factors, DType::F64, "factors"));
   }
+  for (plan::Step& step : plan.steps)
+    if (step.target == kWhile) compile_body(plan, step, options, job, *timing);
   return finished(std::move(plan));
 }
 

@@ -29,6 +29,7 @@
 #include "schedule/pad_products.h"
 #include "schedule/prepare.h"
 #include "schedule/schedule.h"
+#include "support/while_operation.h"
 
 namespace trainc::compiler {
 namespace {
@@ -247,11 +248,13 @@ class PlanBuilder {
       if (group.kind != schedule::GroupKind::Extern) continue;
       ++place;
       const Node* call = group.values[0];
-      if (!schedule::is_started(call) || call->inputs.size() != call->as<ExternAttr>().results.size()) continue;
+      if (!schedule::is_started(call) || call->inputs.size() < call->as<ExternAttr>().results.size()) continue;
       for (const Node* result : group.values) {
         if (result->op != Op::Result) continue;
         const Node* below = schedule::base_of(call->in(result->as<ResultAttr>().index));
         const bool made_here = first_write.contains(below) && !outputs.contains(below);
+        const auto is_below = [&](const Node* i) { return schedule::base_of(i) == below; };
+        if (std::ranges::count_if(call->inputs, is_below) > 1) continue;  // it is read beside, or begins two results
         if (!made_here || last_touch.at(below) != place || viewed_until(below) >= place) continue;
         const auto there = buffer_of_.find(result);
         if (there == buffer_of_.end()) {
@@ -374,6 +377,7 @@ class PlanBuilder {
       return;
     }
     step.kernel = static_cast<int>(nests_.size());
+    if (loop::is_copy(k.nest)) step.target = "copy";
     for (size_t i = 0; i < k.arguments.size(); ++i) {
       const int b = k.arguments[i] ? buffer(k.arguments[i]) : draw();
       step.arguments.push_back(b);
@@ -495,7 +499,8 @@ class PlanBuilder {
   void started_step(plan::Step step) {
     step.arguments.insert(step.arguments.end(), step.writes.begin(), step.writes.end());
     step.token = tokens_++;
-    step.seconds = cost::kSecondsAnExchange + static_cast<double>(step.bytes) / cost::kExchangedBytesPerSecond;
+    if (step.target != kWhile)  // which is over when it has begun
+      step.seconds = cost::kSecondsAnExchange + static_cast<double>(step.bytes) / cost::kExchangedBytesPerSecond;
     plan::Step wait;
     wait.kind = plan::StepKind::Wait;
     wait.name = "wait for " + step.name;

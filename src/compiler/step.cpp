@@ -33,6 +33,7 @@ class PlanJoiner {
   }
 
   plan::Plan run() {
+    require(forward_.bodies.empty() && backward_.bodies.empty(), "a loop in a step that is joined");
     const std::vector<int> of_forward = add_buffers(forward_, [&](Buffer& b) { return from_forward(b); });
     add_steps(forward_, of_forward);
     for (int b : forward_.outputs) plan_.outputs.push_back(b < 0 ? -1 : of_forward[b]);

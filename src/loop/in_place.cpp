@@ -1,9 +1,11 @@
 #include "loop/in_place.h"
+#include "loop/substitute.h"
 #include "support/division.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -266,6 +268,22 @@ class Check {
 };
 
 }  // namespace
+
+bool is_copy(const LoopNest& nest) {
+  if (nest.threads > 0 || nest.buffers.size() != 2 || nest.buffers[0].dtype != nest.buffers[1].dtype) return false;
+  if (std::ranges::any_of(nest.buffers, [](const Buffer& b) { return b.space != Space::Argument || b.bits; }))
+    return false;
+  const std::function<bool(const StmtNode&)> copies = [&](const StmtNode& s) {
+    if (s.kind == StmtKind::Store) {
+      const Expr& from = s.value;
+      return from->kind == ExprKind::Load && from->id != s.buffer && from->args.size() == 1 &&
+             same(from->args[0], s.index);
+    }
+    return (s.kind == StmtKind::Block || s.kind == StmtKind::For) &&
+           std::ranges::all_of(s.body, [&](const Stmt& inner) { return copies(*inner); });
+  };
+  return copies(*nest.body);
+}
 
 std::string refuse_in_place(const LoopNest& nest, int written, int read) { return Check(nest, written, read).run(); }
 

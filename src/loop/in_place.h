@@ -15,4 +15,8 @@ namespace trainc::loop {
 /// Found by reading the nest, so that it holds for whatever lowering wrote.
 std::string refuse_in_place(const LoopNest&, int written, int read);
 
+/// Whether each element that a nest of two arguments stores is the other argument's at the same place: where both lie
+/// in one memory there is nothing to do.
+bool is_copy(const LoopNest&);
+
 }  // namespace trainc::loop

@@ -292,6 +292,14 @@ LoweredKernel lower_scan(const Schedule& schedule, const Group& group, const Low
   return kernel;
 }
 
+namespace {
+
+bool replaces_elements(const Group& group) {
+  return group.kind == GroupKind::Scatter && group.values[0]->as<ScatterAttr>().kind == ScatterKind::Last;
+}
+
+}  // namespace
+
 std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, const Group& group,
                                  const LoweringOptions& options, Remarks* to) {
   const NodeRemarks remarks(graph, "schedule", to);
@@ -325,6 +333,9 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
           k.nest.origins.push_back(origin);
     k.nest.bytes = 0;
     for (const Node* n : k.arguments) k.nest.bytes += n ? schedule.bytes(n) : 0;
+    // Of what it puts few elements into, it touches these.
+    if (&k != &kernels.front() && replaces_elements(group))
+      k.nest.bytes -= std::max<int64_t>(0, schedule.bytes(group.values[0]) - group.values[0]->in(2)->type.bytes());
     if (k.product) continue;
     const int64_t bytes = k.nest.bytes;
     if (options.target.launches_blocks && k.nest.threads == 0) {

@@ -43,7 +43,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 13;
+constexpr uint32_t kVersion = 14;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;
@@ -101,6 +101,8 @@ std::string code_hash(const Kernel& kernel) {
 }
 
 std::string save(const Plan& plan) {
+  auto bodies = nlohmann::json::array();
+  for (const std::vector<uint8_t>& body : plan.bodies) bodies.push_back(nlohmann::json::binary(body));
   return packed(kPlan, {{"name", plan.name},
                         {"device", plan.device},
                         {"cpu", plan.cpu},
@@ -108,6 +110,7 @@ std::string save(const Plan& plan) {
                         {"kernels", plan.kernels},
                         {"steps", plan.steps},
                         {"constants", nlohmann::json::binary(plan.constants)},
+                        {"bodies", bodies},
                         {"input_count", plan.input_count},
                         {"output_count", plan.output_count},
                         {"outputs", plan.outputs},
@@ -138,6 +141,7 @@ Plan load(std::string_view bytes) {
     j.at("kernels").get_to(plan.kernels);
     j.at("steps").get_to(plan.steps);
     plan.constants = j.at("constants").get_binary();
+    for (const nlohmann::json& body : j.at("bodies")) plan.bodies.emplace_back(body.get_binary());
     j.at("input_count").get_to(plan.input_count);
     j.at("output_count").get_to(plan.output_count);
     j.at("outputs").get_to(plan.outputs);

@@ -89,7 +89,7 @@ struct Step {
   // of each argument: bytes that are added to the buffer's pointer before the kernel gets it; empty: none (CPU)
   std::vector<int64_t> shifts;
   int64_t parallel_extent = 1;
-  // Extern, Start
+  // Extern, Start; target of a Kernel: "copy", where each element it stores is that of its other argument at that place
   std::string target, arguments_json;
   // Start, Wait
   int token = -1;      // ties the two: 0, 1, ... for each Start of the plan; it is no buffer
@@ -137,6 +137,8 @@ struct Plan {
   std::vector<Kernel> kernels;
   std::vector<Step> steps;
   std::vector<uint8_t> constants;
+  // plans as `save` gives them, which steps run again and again (support/while_operation.h)
+  std::vector<std::vector<uint8_t>> bodies;
   int64_t input_count = 0;
   int64_t output_count = 0;
   // For each output: the buffer that holds it, or -1 (None). An Input buffer here means: the caller gets that very

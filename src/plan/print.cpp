@@ -33,7 +33,8 @@ std::string what(const Plan& plan, const Step& s) {
   switch (s.kind) {
     case StepKind::Kernel:
       return fmt::format(
-          "kernel {} over {}{}{}", plan.kernels.at(s.kernel).name, s.parallel_extent,
+          "kernel {} over {}{}{}{}", plan.kernels.at(s.kernel).name, s.parallel_extent,
+          s.target.empty() ? "" : ", a copy",
           s.shifts.empty() ? "" : fmt::format(", arguments from byte {} on", fmt::join(s.shifts, ", ")),
           s.guard < 0 ? "" : fmt::format(" where {}{}", s.guard_value ? "" : "not ", plan.buffers.at(s.guard).name));
     case StepKind::Extern:

@@ -171,6 +171,8 @@ class Verifier {
         effects.insert(writes.begin(), writes.end());
         if (s.guard >= 0) known.insert(s.guard);
         check(effects == known, "step {}: its declared effects are not its arguments", s.name);
+        check(s.target.empty() || (s.target == "copy" && s.arguments.size() >= 2), "step {}: a kernel that is a {}",
+              s.name, s.target);
         check(s.shifts.empty() || (s.shifts.size() == s.arguments.size() && !in_blocks()),
               "step {}: one shift an argument is wanted, and none of a kernel of blocks", s.name);
         for (size_t i = 0; i < s.shifts.size(); ++i)

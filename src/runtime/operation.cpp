@@ -15,14 +15,16 @@
 
 #include "runtime/short_lock.h"
 #include "runtime/times.h"
+#include "runtime/while.h"
 #include "support/error.h"
+#include "support/while_operation.h"
 
 namespace trainc::runtime {
 namespace {
 
 /// Under the short lock. Never destroyed: plans may still be loaded while the process ends.
 std::map<std::string, MakeOperation>& makers() {
-  static auto* all = new std::map<std::string, MakeOperation>;
+  static auto* all = new std::map<std::string, MakeOperation>{{kWhile, make_while}};
   return *all;
 }
 

@@ -1,4 +1,5 @@
 #include "schedule/schedule.h"
+#include "support/while_operation.h"
 
 namespace trainc::schedule {
 
@@ -6,6 +7,8 @@ const Node* base_of(const Node* n) {
   while (n->op == Op::Reshape) n = n->in(0);
   return n;
 }
+
+bool is_loop(const Node* call) { return call->op == Op::Extern && call->as<ExternAttr>().target == kWhile; }
 
 bool is_started(const Node* call) {
   return call->op == Op::Extern && call->as<ExternAttr>().target.starts_with("trainc_started.");

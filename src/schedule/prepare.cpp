@@ -291,10 +291,10 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     made[n] = copy;
   }
 
-  // What a call reads from memory of its own keeps the layout that it was written for.
+  // What a call reads from memory of its own keeps the layout that it was written for; so does what a loop begins with.
   std::unordered_set<const Node*> called;
   for (const Node& n : to.nodes())
-    if (n.op == Op::Extern && !is_started(&n)) called.insert(n.inputs.begin(), n.inputs.end());
+    if (n.op == Op::Extern && (!is_started(&n) || is_loop(&n))) called.insert(n.inputs.begin(), n.inputs.end());
   std::unordered_set<const Node*> given;  // bases that are some output's memory already
   for (const Output& o : from.outputs) {
     if (!o.value) {

@@ -75,6 +75,8 @@ const Node* base_of(const Node* n);
 /// Whether a call begins an operation that goes on beside the kernels (an all-reduce): those of this namespace do. Each
 /// result is of its operand's type, and takes that one's memory where nobody reads the operand any more.
 bool is_started(const Node* call);
+/// Whether it is a loop (support/while_operation.h), which is started too, and looks at shapes.
+bool is_loop(const Node* call);
 
 // --- how a value is reached from another (shared with lowering)
 enum class Access : uint8_t { Full, Row, Other };

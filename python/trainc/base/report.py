@@ -15,6 +15,7 @@ from trainc.base.memory import Memory
 KERNELS_SHOWN = 12
 REASONS_SHOWN = 12
 LINES_SHOWN = 3
+LOOP = "trainc_started.while"  # src/support/while_operation.h
 BESIDE = ("start", "wait")  # kinds of steps that compute nothing: what they begin and end runs beside the kernels
 
 # What a remark says was not done (src/support/remark.h): a heading for it. What runs in PyTorch is told among the plan's calls.
@@ -286,13 +287,18 @@ def _externs(steps: list[dict]) -> list[str]:
 
 
 def _beside(steps: list[dict]) -> list[str]:
-    """What is begun beside the kernels, and the time for which they had to wait for it, where it was measured."""
+    """Loops of plans of their own, and what is begun beside the kernels, with the time for which they had to wait for it, where
+    it was measured."""
     started = [step for step in steps if step["kind"] == "start"]
+    loops = [step for step in started if step["operation"] == LOOP]
+    lines = [f"    a loop, until its data ends it: {_origins(step)}" for step in loops]
+    started = [step for step in started if step["operation"] != LOOP]
     if not started:
-        return []
+        return lines
     names = ", ".join(dict.fromkeys(step["operation"] for step in started))
     waited = sum(step.get("seconds", 0) for step in steps if step["kind"] == "wait")
-    return [f"    beside the kernels: {len(started)} x {names}" + (f", waited for {waited * 1e3:.2f} ms" if waited else "")]
+    for_it = f", waited for {waited * 1e3:.2f} ms" if waited else ""
+    return [*lines, f"    beside the kernels: {len(started)} x {names}{for_it}"]
 
 
 def _row(step: dict) -> str:

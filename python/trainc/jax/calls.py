@@ -46,8 +46,11 @@ def _row_major(type_: ir.Type) -> list[int]:
 
 def call(plan: XlaPlan, arguments: list[Any], results: list[Any], given_away: tuple[tuple[int, int], ...]) -> list[Any]:
     """Within a traced function. `results`: the abstract values of what it gives; `given_away`: inputs whose memory results may
-    take, as the plan was asked for them."""
-    return plan_p.bind(*arguments, plan=plan.name, results=tuple(results), aliases=plan.aliases(given_away))
+    take, as the plan was asked for them. (An argument that nothing reads is not passed: jax.jit drops it likewise, and so
+    does not delete it where it is donated.)"""
+    place = {i: k for k, i in enumerate(plan.needed)}
+    aliases = tuple((place[i], k) for i, k in plan.aliases(given_away))
+    return plan_p.bind(*(arguments[i] for i in plan.needed), plan=plan.name, results=tuple(results), aliases=aliases)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax._src import source_info_util
 from jax._src.core import trace_state_clean
-from jax._src.interpreters import mlir
+from jax._src.interpreters import mlir, partial_eval
 from jax._src.lax.control_flow import conditionals
 from jax._src.sharding_impls import UnspecifiedValue
 
@@ -39,6 +39,11 @@ def bind(equation: Any, values: list[Any], caller: Any = None) -> list[Any]:
     with source_info_util.user_context(traceback, name_stack=names), equation.ctx.manager:
         results = equation.primitive.bind(*values, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def used_inputs(jaxpr: Any) -> list[bool]:
+    """Of a closed jaxpr: which of them a result or an effect depends on, as jax.jit finds those that it drops."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]
 
 
 def is_placed(equation: Any) -> bool:
@@ -77,4 +82,4 @@ _ON_CPU = mlir.LoweringParameters(
     override_lowering_rules=((conditionals.platform_index_p, _index_on_cpu), (jax.lax.cond_p, _cond_on_cpu))
 )
 
-__all__ = ["bind", "is_placed", "is_tracing", "line_of", "module_on_cpu"]
+__all__ = ["bind", "is_placed", "is_tracing", "line_of", "module_on_cpu", "used_inputs"]

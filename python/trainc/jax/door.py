@@ -22,7 +22,7 @@ from trainc.base.garbage import uncollected
 from trainc.base.options import CompileOptions
 from trainc.base.report import Explanation
 from trainc.jax import calls, compat, split
-from trainc.jax.lowering import Pairs, lowered, operations_of, pairs_of
+from trainc.jax.lowering import Pairs, lowered, on_its_mesh, operations_of, pairs_of
 from trainc.xla import signatures
 from trainc.xla.plans import Host, XlaPlan, XlaPlans
 
@@ -124,7 +124,8 @@ class Jitted:
         if made is None:
             return self._whole(*args, **kwargs)
         arguments = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
-        return jax.tree.unflatten(jax.tree.structure(traced.out_avals), made(*arguments))
+        results = on_its_mesh(traced.jaxpr, made(*arguments))
+        return jax.tree.unflatten(jax.tree.structure(traced.out_avals), results)
 
     def _made(self, traced: Any, donated: list[bool], signature: signatures.Signature) -> Whole | split.Split | None:
         """None where there is no plan; but for what is too small it is said."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 
 from trainc.base.errors import NotCompiled
@@ -49,10 +50,11 @@ def module_of(traced: Any) -> ir.Module:
 
 def pairs_of(traced: Any, donated: list[bool]) -> Pairs:
     """The donated arguments with the results that JAX has take their memory: the first with the first of one shape and dtype. (If
-    an operation had other pairs, XLA would copy.)"""
+    an operation had other pairs, XLA would copy.) One that nothing reads it drops."""
     free: dict[tuple, list[int]] = {}
+    used = compat.used_inputs(traced.jaxpr)
     for i, argument in enumerate(jax.tree.leaves(traced.in_avals)):
-        if donated[i]:
+        if donated[i] and used[i]:
             free.setdefault((argument.shape, str(argument.dtype)), []).append(i)
     pairs = []
     for i, result in enumerate(jax.tree.leaves(traced.out_avals)):
@@ -60,6 +62,17 @@ def pairs_of(traced: Any, donated: list[bool]) -> Pairs:
         if of_kind:
             pairs.append((of_kind.pop(0), i))
     return tuple(pairs)
+
+
+def on_its_mesh(jaxpr: Any, results: list[Any]) -> list[Any]:
+    """Within a traced function: what a plan gives, on the mesh (of one device) that the function says its values lie on: from one
+    of the results JAX knows it of all, as it does of the function itself."""
+    constraints = (e for e in equations.within(jaxpr.jaxpr) if e.primitive.name == "sharding_constraint")
+    sharding = next((e.params["sharding"] for e in constraints), None)
+    if not results or not isinstance(sharding, NamedSharding):
+        return results
+    anywhere = NamedSharding(sharding.mesh, PartitionSpec())
+    return [jax.lax.with_sharding_constraint(results[0], anywhere), *results[1:]]
 
 
 def _effect(jaxpr: Any) -> str | None:
@@ -77,4 +90,4 @@ def operations_of(traced: Any) -> int:
     return sum(1 for _ in equations.within(traced.jaxpr.jaxpr))
 
 
-__all__ = ["lowered", "module_of", "operations_of", "pairs_of"]
+__all__ = ["lowered", "module_of", "on_its_mesh", "operations_of", "pairs_of"]

@@ -47,6 +47,8 @@ def lowered(concrete: Any, name: str) -> Lowered:
     for v in filter(is_variable, captured):
         if getattr(v, "device", "") and not v.device.endswith("device:CPU:0"):
             raise NotCompiled(f"a variable lies on {v.device.rpartition('/')[2]}; trainc.function is for the first CPU")
+        if not compat.shape_of_variable(v).shape.is_fully_defined():
+            raise NotCompiled("a variable's shape may change: a plan is for the one that it has")
     try:
         hlo = compat.hlo_of(concrete)
     except (tf.errors.OpError, ValueError) as error:

@@ -47,6 +47,7 @@ class XlaPlan:
         timing.add(self)
         self.name = hashlib.sha256(plan.save() + bytes([flushes_denormals])).hexdigest()
         _core.publish(self.name, plan, flushes_denormals)
+        self.needed: list[int] = _core.needed_inputs(plan)  # inputs; a call may be given these alone
         kept = [(info[3], i) for i, info in enumerate(plan.output_info) if info[3] >= 0]  # inputs that are results as they are
         self._in_place = {*plan.given_away, *kept}
 

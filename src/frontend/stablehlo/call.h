@@ -10,6 +10,7 @@
 
 namespace trainc::frontend::stablehlo {
 
+class Call;
 using formulas::compute_dtype;
 using formulas::Value;
 using Json = nlohmann::json;
@@ -31,6 +32,10 @@ class Regions {
   /// The same of a region on scalars, for each element of the arguments, which have one shape.
   virtual Values map(const Json& region, const Values& arguments) = 0;
   virtual const Json& function(const std::string& name) = 0;
+  /// Whether this is of such a loop's body, a graph of its own.
+  virtual bool in_loop() const = 0;
+  /// A loop whose trips are not known now. `goes_on`: whether there is a first one.
+  virtual Values loop(const Call&, const Value& goes_on) = 0;
 };
 
 class Call {

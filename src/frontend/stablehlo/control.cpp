@@ -1,4 +1,4 @@
-// Calls, loops and choices: functions are inlined, loops unrolled.
+// Calls, loops and choices: functions are inlined, loops unrolled where their trips are known.
 #include <unordered_set>
 
 #include "frontend/stablehlo/table.h"
@@ -8,14 +8,16 @@ namespace {
 
 Values call(const Call& c, const char* attr) { return c.importer.run(c.importer.function(c.text(attr)), c.in); }
 
-/// A loop runs as long as its condition is known, which is counted with integers that depend on no argument.
-Values unrolled(const Call& c) {
-  Values carried = c.in;
-  for (int64_t trip = 0;; ++trip) {
+/// A loop is unrolled as long as its condition is known, which is counted with integers that depend on no argument; one
+/// that asks an argument whether it goes on runs in the plan.
+Values loop(const Call& c) {
+  Values carried = c.in, first;
+  for (;;) {
     const Values condition = c.importer.run(c.region(0), carried);
     c.need(condition.size() == 1, "its condition is not one value");
+    if (first.empty()) first = condition;
     const auto goes_on = c.known.integer(condition[0].node);
-    if (!goes_on) c.fail("after " + std::to_string(trip) + " trips it depends on an argument whether it goes on");
+    if (!goes_on) return c.importer.loop(c, first[0]);
     if (!*goes_on) return carried;
     carried = c.importer.run(c.region(1), carried);
     for (Value& v : carried)
@@ -68,7 +70,7 @@ Values custom_call(const Call& c) {
 void add_control(Table& t) {
   t.add({"func.call"}, [](const Call& c) { return call(c, "callee"); });
   t.add({"stablehlo.composite"}, [](const Call& c) { return call(c, "decomposition"); });
-  t.add({"stablehlo.while"}, unrolled);
+  t.add({"stablehlo.while"}, loop);
   t.add({"stablehlo.case", "stablehlo.if"}, choice);
   // mhlo.copy: XLA's own modules have it where a result has memory of its own.
   t.add({"stablehlo.optimization_barrier", "sdy.sharding_constraint", "mhlo.copy"}, same);

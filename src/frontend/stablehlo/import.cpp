@@ -1,16 +1,26 @@
 #include "frontend/stablehlo/import.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "frontend/stablehlo/table.h"
+#include "graph/text.h"
+#include "support/while_operation.h"
 
 namespace trainc::frontend::stablehlo {
 namespace {
 
 class Importer : public Regions {
  public:
+  Importer() = default;
+  /// Of a part of the module that becomes a graph of its own: what it reads from outside are inputs of that.
+  explicit Importer(Importer& outside) : functions_(outside.functions_), outside_(&outside) {
+    builder_.origin = outside.builder_.origin;
+  }
+  Importer(Importer&&) = delete;  // its builder knows where its graph is
+
   Program run(const Json& root) {
     require(root.is_object() && root.contains("functions") && root["functions"].contains("main"),
             "import: the text is not a module in the wire format");
@@ -83,6 +93,47 @@ class Importer : public Regions {
     return results;
   }
 
+  bool in_loop() const override { return outside_ != nullptr; }
+
+  Values loop(const Call& c, const Value& goes_on) override {
+    if (mapped_) c.fail("in a region on scalars its trips depend on an argument");
+    const Json &body = c.region(1), &names = body.at("args"), &returns = body.at("returns");
+    c.need(names.size() == returns.size() && c.operands.size() == names.size(), "carries other values than it gives");
+    Parts carried;  // places in c.in; what the body gives as it was is not carried, but read from outside
+    int place = 0;
+    for (size_t i = 0; i < names.size(); ++i)
+      for (int part = 0; part < c.operands[i]; ++part, ++place)
+        if (names[i].at("name") != returns[i]) carried.push_back(place);
+    Importer inside(*this);
+    Values first(c.in.size()), results = c.in;
+    std::vector<const Node*> operands;
+    ExternAttr attr;
+    for (int k : carried) {
+      const Value& v = c.in[k];
+      first[k] = {&inside.builder_, inside.builder_.input(inside.out_.graph.input_count++, v.node->type)};
+      operands.push_back(v.node);
+      attr.results.push_back(v.node->type);
+    }
+    for (size_t k = 0; k < first.size(); ++k)
+      if (!first[k].node) first[k] = inside.from_outside(c.in[k]);
+    const Values next = inside.run(body, first), again = inside.run(c.region(0), next);
+    c.need(next.size() == first.size() && again.size() == 1, "carries other values than it gives");
+    for (int k : carried) {
+      c.need(next[k].node->type == c.in[k].node->type, "gives another type than it carries");
+      inside.out_.graph.outputs.push_back({next[k].node, {}});
+    }
+    inside.out_.graph.outputs.push_back({again[0].node, {}});
+    operands.insert(operands.end(), inside.read_outside_.begin(), inside.read_outside_.end());
+    operands.push_back(goes_on.node);
+    c.need(!carried.empty(), "carries nothing");
+    attr.target = kWhile;
+    attr.arguments = Json{{"carried", carried.size()}, {"graph", print(inside.out_.graph)}}.dump();
+    const Node* call = builder_.extern_call(std::move(attr), std::move(operands));
+    for (size_t k = 0; k < carried.size(); ++k)
+      results[carried[k]] = {&builder_, builder_.result(call, static_cast<int64_t>(k))};
+    return results;
+  }
+
   const Json& function(const std::string& name) override {
     require(functions_->contains(name), builder_.origin + ": no function is called '" + name + "'");
     return (*functions_)[name];
@@ -100,6 +151,24 @@ class Importer : public Regions {
       taken.push_back(reshape(with(whole, builder_.slice_axis(whole.node, type.rank() - 1, part, 1)), shape));
     arguments_[{taken[0].node, taken[1].node}] = whole.node;
     return taken;
+  }
+
+  /// A value of the graph outside: an input here, or the constant that it is there.
+  Value from_outside(const Value& v) {
+    auto [it, fresh] = here_.emplace(v.node, nullptr);
+    if (!fresh) return {&builder_, it->second};
+    const auto is_constant = [](const Node* n) { return n->op == Op::Constant; };
+    const auto constant = [&](const Node* n) { return out_.graph.make(n->op, n->attrs, {}, n->type); };
+    const auto known = v.node->type.shape.empty() ? outside_->known_.integer(v.node) : std::nullopt;
+    if (is_constant(v.node)) return {&builder_, it->second = constant(v.node)};
+    if (known) return {&builder_, it->second = builder_.constant_int(v.dtype(), *known)};
+    if (class_of(v.node->op) == OpClass::Movement && std::ranges::all_of(v.node->inputs, is_constant)) {
+      std::vector<const Node*> inputs;
+      for (const Node* n : v.node->inputs) inputs.push_back(constant(n));
+      return {&builder_, it->second = out_.graph.make(v.node->op, v.node->attrs, std::move(inputs), v.node->type)};
+    }
+    read_outside_.push_back(v.node);
+    return {&builder_, it->second = builder_.input(out_.graph.input_count++, v.node->type)};
   }
 
   /// A value that only its type is known of. Where that is of no dtype of ours, what takes it has none, either.
@@ -184,8 +253,13 @@ class Importer : public Regions {
       values_[names[i].at("name")] = Values(next, next + call.results[i]);
   }
 
-  const Values& value(const std::string& name) const {
+  const Values& value(const std::string& name) {
     auto it = values_.find(name);
+    if (it == values_.end() && outside_) {
+      Values here;
+      for (const Value& v : outside_->value(name)) here.push_back(from_outside(v));
+      it = values_.emplace(name, std::move(here)).first;
+    }
     if (of_no_dtype_.contains(name)) throw Refused(builder_.origin + ": an operand's dtype is not compiled");
     require(it != values_.end(), builder_.origin + ": " + name + " is used before it is made");
     return it->second;
@@ -219,6 +293,9 @@ class Importer : public Regions {
   std::unordered_set<std::string> of_no_dtype_;  // values whose dtype is not ours, when refusals are looked for
   std::optional<Dims> mapped_;                   // of the tensors for whose elements a region on scalars is read
   Known known_;
+  Importer* outside_ = nullptr;                        // whose module this is a part of
+  std::vector<const Node*> read_outside_;              // its values that are inputs here, behind those that there were
+  std::unordered_map<const Node*, const Node*> here_;  // what stands for its values
 };
 
 }  // namespace

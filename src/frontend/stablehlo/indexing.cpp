@@ -1,4 +1,5 @@
 // gather and scatter, in their general form, as the graph's lookups along one axis.
+#include "cost/updates.h"
 #include "frontend/stablehlo/monoid.h"
 #include "frontend/stablehlo/parts.h"
 #include "frontend/stablehlo/segments.h"
@@ -187,6 +188,10 @@ Values scatter(const Call& c) {
   const Values x(c.in.begin(), c.in.begin() + static_cast<std::ptrdiff_t>(operands));
   const Values updates(c.in.begin() + static_cast<std::ptrdiff_t>(operands) + 1, c.in.end());
   if (updates[0].numel() == 0 || x[0].numel() == 0) return x;
+  // What lies outside makes a copy, of each trip: XLA has none.
+  if (c.importer.in_loop() && x[0].numel() >= cost::kCopiedEachTrip &&
+      updates[0].numel() <= x[0].numel() / cost::kFewOf)
+    c.fail("writes few elements of a large tensor, in each trip of a loop whose trips are not known");
   Dims window;
   for (int64_t axis = 0, place = 0; axis < x[0].rank(); ++axis) {
     const bool one = is_among(n.absent, axis) || is_among(n.batching, axis);

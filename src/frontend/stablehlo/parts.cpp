@@ -1,5 +1,6 @@
 #include "frontend/stablehlo/parts.h"
 
+#include "cost/updates.h"
 #include "frontend/formulas/slices.h"
 
 namespace trainc::frontend::stablehlo {
@@ -68,6 +69,32 @@ Value slice_from(Value x, int64_t axis, Value start, int64_t extent, Known& know
   return with(x, x.b->gather(x.node, index.node, axis));
 }
 
+namespace {
+
+/// The tensor with the update's elements at their places, which lie within it. The axes along which they differ are
+/// one.
+Value scattered(Value x, Value update, const std::vector<Value>& starts) {
+  int64_t first = 0, last = x.rank() - 1;
+  while (update.size(first) == x.size(first)) ++first;
+  while (update.size(last) == x.size(last)) --last;
+  Dims within(update.shape().begin() + first, update.shape().begin() + last + 1);
+  Value place = {x.b, x.b->full(DType::I64, within, 0)};
+  int64_t before = 1, stride = 1, after = 1;
+  for (int64_t axis = 0; axis < first; ++axis) before *= x.size(axis);
+  for (int64_t axis = x.rank() - 1; axis > last; --axis) after *= x.size(axis);
+  for (int64_t axis = last; axis >= first; stride *= x.size(axis--)) {
+    const Value at = formulas::iota(*x.b, within, axis - first) + formulas::cast(starts[axis], DType::I64);
+    place = place + at * static_cast<double>(stride);
+  }
+  const Dims rows = {before, place.numel(), after};
+  const Value index = formulas::broadcast(formulas::reshape(place, {1, place.numel(), 1}), rows);
+  const Value into = formulas::reshape(x, {before, stride, after});
+  const Node* written = x.b->scatter(ScatterKind::Last, into.node, index.node, formulas::reshape(update, rows).node, 1);
+  return formulas::reshape(with(x, written), x.shape());
+}
+
+}  // namespace
+
 Value updated(Value x, Value update, const std::vector<Value>& starts, Known& known) {
   if (update.shape() == x.shape()) return update;
   if (update.numel() == 0) return x;
@@ -83,6 +110,7 @@ Value updated(Value x, Value update, const std::vector<Value>& starts, Known& kn
     pieces(parts, x, axis, *at + extent, x.size(axis) - *at - extent);
     return joined(x, parts, axis);
   }
+  if (update.numel() <= x.numel() / cost::kFewOf) return scattered(x, update, starts);
   // Elsewhere each element asks whether it is written over, and by which one.
   Value inside, source = update;
   for (int64_t axis = 0; axis < x.rank(); ++axis) {

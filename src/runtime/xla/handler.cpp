@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
+#include <set>
 #include <string_view>
 
 #include "runtime/runtime.h"
@@ -18,6 +21,7 @@ using plan::MemorySpace;
 struct Published {
   std::shared_ptr<Executable> executable;
   bool flushes_denormals;
+  std::vector<int64_t> all, needed;  // inputs
 };
 
 /// Never destroyed: XLA's threads may call until the process has ended.
@@ -72,12 +76,17 @@ void require_bytes(const FfiBuffer& given, const plan::Buffer& wanted) {
 void run(const Published& published, const FfiCall& xla) {
   const plan::Plan& plan = published.executable->plan();
   Call call;
-  call.inputs = pointers(xla.arguments, static_cast<size_t>(plan.input_count), "arguments");
+  const std::vector<int64_t>& given = xla.arguments.size == plan.input_count ? published.all : published.needed;
+  const std::vector<void*> arguments = pointers(xla.arguments, given.size(), "arguments");
+  call.inputs.resize(static_cast<size_t>(plan.input_count));
+  std::vector<const FfiBuffer*> described(call.inputs.size());
+  for (size_t i = 0; i < given.size(); ++i)
+    call.inputs[given[i]] = arguments[i], described[given[i]] = xla.arguments.buffers[i];
   const std::vector<void*> results = pointers(xla.results, plan.outputs.size(), "results");
   call.outputs = results;
   call.flushes_denormals = published.flushes_denormals;
   for (const plan::Buffer& b : plan.buffers) {
-    if (b.space == MemorySpace::Input) require_bytes(*xla.arguments.buffers[b.index], b);
+    if (b.space == MemorySpace::Input && described[b.index]) require_bytes(*described[b.index], b);
     if (b.space == MemorySpace::Output) require_bytes(*xla.results.buffers[b.index], b);
   }
   for (size_t i = 0; i < plan.outputs.size(); ++i)
@@ -142,8 +151,21 @@ void publish(const std::string& name, std::shared_ptr<Executable> executable, bo
   if (plan.saved_bytes > 0) refuse("it is a part of a step");
   for (int b : plan.outputs)
     if (b < 0) refuse("a result is none");
+  std::vector<int64_t> inputs(static_cast<size_t>(plan.input_count));
+  std::iota(inputs.begin(), inputs.end(), 0);
   const std::lock_guard lock(all().mutex);
-  all().plans.try_emplace(name, Published{std::move(executable), flushes_denormals});
+  all().plans.try_emplace(name, Published{std::move(executable), flushes_denormals, inputs, needed_inputs(plan)});
+}
+
+std::vector<int64_t> needed_inputs(const plan::Plan& plan) {
+  std::set<int64_t> needed;
+  const auto need = [&](int b) {
+    if (b >= 0 && plan.buffers[b].space == MemorySpace::Input) needed.insert(plan.buffers[b].index);
+  };
+  for (const plan::Step& s : plan.steps) std::ranges::for_each(s.reads, need);
+  for (const plan::Buffer& b : plan.buffers) need(b.over);
+  std::ranges::for_each(plan.outputs, need);
+  return {needed.begin(), needed.end()};
 }
 
 FfiError* handle(FfiCall* call) {

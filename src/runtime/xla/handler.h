@@ -3,9 +3,13 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/xla/ffi.h"
 
+namespace trainc::plan {
+struct Plan;
+}
 namespace trainc::runtime {
 class Executable;
 }
@@ -19,8 +23,11 @@ namespace trainc::runtime::xla {
 /// generator, the memory of another plan), or takes or gives tensors that are not dense.
 void publish(const std::string& name, std::shared_ptr<Executable>, bool flushes_denormals);
 
-/// The handler of all of them: attribute "plan" is the name, arguments and results are the plan's inputs and outputs.
-/// It asks nothing of Python.
+/// The inputs that somebody needs, in order: read by a step, given back, or whose memory a result may take.
+std::vector<int64_t> needed_inputs(const plan::Plan&);
+
+/// The handler of all of them: attribute "plan" is the name, arguments are the plan's inputs, all or those that are
+/// needed, results its outputs. It asks nothing of Python.
 FfiError* handle(FfiCall*);
 
 /// Registers the handler as `name` with an XLA that has no other way to it than its interface's functions.

@@ -49,6 +49,19 @@ constexpr const char* kAddsTo = R"(  parallel p in 8:
                 let v: f32 = x[p // 2 * 65280 + m * 16896 + t * 768 + row * 96 + p % 2 * 48 + c] + 1.0
                 store y[p // 2 * 65280 + m * 16896 + t * 768 + row * 96 + p % 2 * 48 + c] = v
 )";
+TEST(InPlace, ACopyOntoItselfIsNothing) {
+  const auto is_copy_of = [](const std::string& stored) {
+    return is_copy(
+        parse("kernel k\n  parallel 4\n  argument x: f32[64]\n  argument y: f32[64] written\nbody:\n  parallel p in "
+              "4:\n    vector(16) j in 16:\n      store y[p * 16 + j] = " +
+              stored + "\n"));
+  };
+  EXPECT_TRUE(is_copy_of("x[p * 16 + j]"));
+  EXPECT_FALSE(is_copy_of("x[j * 4 + p]"));
+  EXPECT_FALSE(is_copy_of("x[p * 16 + j] + x[p * 16 + j]"));
+  EXPECT_FALSE(is_copy_of("y[p * 16 + j]"));
+}
+
 TEST(InPlace, TilesInTheLastBlockOfK) { EXPECT_EQ(refusal(kAddsTo), ""); }
 
 std::string changed(std::string text, const std::string& from, const std::string& to) {

@@ -22,7 +22,7 @@ ALLOWED = {
     "cost": {"graph/graph.h"},  # for Op
     "frontend/formulas": {"graph"},
     "frontend/aten": {"graph", "frontend/formulas"},
-    "frontend/stablehlo": {"graph", "frontend/formulas", "reference"},
+    "frontend/stablehlo": {"graph", "frontend/formulas", "reference", "cost"},
     "reference": {"graph"},
     "passes": {"graph", "reference", "cost"},
     "loop": {"graph/graph.h", "cost"},  # for Op and Dims

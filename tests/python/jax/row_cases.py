@@ -530,6 +530,17 @@ for impl in ("rbg", "unsafe_rbg"):
         np.int32(5),
     )
 
+# few elements of a tensor that is large beside them
+for d in (np.float32, jnp.bfloat16, np.float16, np.int8, np.uint32, np.bool_, np.complex64):
+    for where, sizes in {"rows": (1, 7, 5), "two": (2, 1, 5), "columns": (40, 1, 1), "inside": (3, 2, 2)}.items():
+        case(
+            f"dynamic_update_slice/few_{np.dtype(d).name}_{where}",
+            lambda x, u, i: [lax.dynamic_update_slice(x, u, (i, i // 7, i // 9)), lax.dynamic_update_slice(x, u, (-i, i, 2))],
+            (random(40, 7, 5) * 3).astype(d),
+            (random(*sizes) * 3).astype(d),
+            np.int32(16),
+        )
+
 # --- control
 
 case("while/scan", lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x), random(5, 4), relative=1e-5)

@@ -111,6 +111,54 @@ def test_memory_of_numpys_is_not_written():
     np.testing.assert_array_equal(numpys, kept)
 
 
+def test_one_that_nothing_reads_is_dropped_as_jax_does():
+    """Not deleted then; nor does it give its memory to a result before one that is read."""
+    for jit in (jax.jit, trainc.jit):
+        unread, read, shaped = copied(X), copied(X), copied(X)
+        step = jit(lambda unread, read, shaped: (read * 2, jnp.zeros(shaped.shape).sum()), donate_argnums=(0, 1, 2))
+        before = pointers(read)
+        result, _ = step(unread, read, shaped)
+        assert (unread.is_deleted(), read.is_deleted(), shaped.is_deleted()) == (False, True, False)
+        assert pointers(result) == before
+        np.testing.assert_array_equal(result, np.asarray(X) * 2)
+
+
+def test_a_few_elements_are_put_where_the_argument_lies():
+    """The rest is not copied: in one memory there is nothing to do."""
+    put = lambda cache, new, i: (jax.lax.dynamic_update_slice(cache, new[:, None], (0, i, 0)), new.sum())  # noqa: E731
+    ours, theirs = trainc.jit(put, donate_argnums=0), jax.jit(put)
+    kept = trainc.jit(put)
+    mine, its = jnp.zeros((3, 50, 4)), jnp.zeros((3, 50, 4))
+    for i in (0, 7, 49, 60, -3, 7):
+        new, before = jnp.full((3, 4), i + 1.0), pointers(mine)
+        old = copied(mine)
+        again, _ = kept(old, new, np.int32(i))  # not given away: copied
+        mine, _ = ours(mine, new, np.int32(i))
+        its, _ = theirs(its, new, np.int32(i))
+        assert pointers(mine) == before
+        np.testing.assert_array_equal(mine, its)
+        np.testing.assert_array_equal(again, its)
+
+
+def test_results_lie_on_the_mesh_that_the_function_names():
+    """Of one device; with more it is JAX's."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+
+    def step(x, y):
+        x = jax.lax.with_sharding_constraint(jnp.tanh(x), rows)
+        return x * 2, jax.jit(lambda y: jax.lax.with_sharding_constraint(y + 1, rows))(y), x.sum()
+
+    found = []
+    for jit in (jax.jit, trainc.jit):
+        x, y = copied(X), copied(X)
+        before = [*pointers(x), *pointers(y)]
+        results = jit(step, donate_argnums=(0, 1))(x, y)
+        assert [*pointers(results[0]), *pointers(results[1])] == before
+        found.append([(r.sharding, r.committed) for r in results])
+    assert found[0] == found[1] and all(isinstance(s, jax.sharding.NamedSharding) for s, _ in found[1])
+
+
 def test_by_name():
     ours = trainc.jit(lambda a, b: a + b, donate_argnames="b")
     a, b = copied(X), copied(X)

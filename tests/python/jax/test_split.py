@@ -109,13 +109,13 @@ def test_random_programs(seed):
 
 def trains(w, x, steps):
     def step(i, w):
-        return w - 0.01 * jax.grad(lambda w: (block(x, w) ** 2).mean())(w)
+        return w - 0.01 * jax.grad(lambda w: (block(x, w) ** 2).mean())(w) + 0 * fft(w)
 
     return lax.fori_loop(0, steps, step, w)
 
 
 def settles(x, w):
-    return lax.while_loop(lambda c: (c[0] ** 2).sum() > 1, lambda c: (block(c[0], w) * 0.1, c[1] + 1), (x, 0))
+    return lax.while_loop(lambda c: (c[0] ** 2).sum() > 1, lambda c: (block(fft(c[0]), w) * 0.1, c[1] + 1), (x, 0))
 
 
 def settle_apart(x, w, trips, key):
@@ -124,7 +124,7 @@ def settle_apart(x, w, trips, key):
     def settled(x, trips):
         def trip(c):
             x, i, key = c
-            return block(x, w), i + 1, jax.random.split(key)[0]
+            return block(fft(x), w), i + 1, jax.random.split(key)[0]
 
         return lax.while_loop(lambda c: c[1] < trips, trip, (x, 0, key))
 

@@ -122,6 +122,17 @@ def control_flow(v, x, n):
     return x, tf.cond(x[0, 0] > 0, lambda: tf.sin(x), lambda: tf.cos(x)), tf.map_fn(lambda r: r * 2.0, x)
 
 
+@with_variables(tf.zeros(3), 0)
+def loops_by_data(v, x, n):
+    """Trips that tensors decide, each of which updates variables."""
+    while tf.reduce_sum(x) < 100.0:
+        x = x * 2.0
+        v[1].assign_add(1)
+    for i in tf.range(n):
+        v[0].assign_add(x[0] * tf.cast(i, tf.float32))
+    return x, v[1].read_value()
+
+
 @with_variables(tf.random.stateless_normal((3, 3, 2, 4), (0, 1)), tf.ones(4), tf.zeros(4))
 def convolution(v, x):
     with tf.GradientTape() as tape:
@@ -168,7 +179,9 @@ def nested(v, x):
 
 PROGRAMS = {
     "assigned twice": (assigned_twice, (tf.ones(3),)), "embedding": (embedding, (tf.constant([1, 7, 1]),)),
-    "control flow": (control_flow, (X, 3)), "convolution": (convolution, (normal(2, 8, 8, 2),)),
+    "control flow": (control_flow, (X, 3)),
+    "loops by data": (loops_by_data, (tf.ones((2, 3)), tf.constant(4))),
+    "convolution": (convolution, (normal(2, 8, 8, 2),)),
     "accumulated": (accumulated, (X,)), "nested": (nested, (X,)), "generator": (generator, (X,)),
 }  # fmt: skip
 
@@ -316,13 +329,12 @@ def test_what_is_not_compiled_runs_in_tensorflow():
     np.testing.assert_array_equal(result, X)
     assert len(seen) == 2 and float(counted) == 2 and "no EagerPyFunc" in said
 
-    def by_data(x):
-        while tf.reduce_sum(x) < 100.0:
-            x = x * 2.0
-        return x
-
-    result, said = told(trainc.function(by_data), tf.ones(3))
-    assert float(result[0]) == 64 and "depends on an argument" in said
+    grows = tf.Variable(tf.zeros(2), shape=tf.TensorShape([None]))
+    added = trainc.function(lambda x: grows + x)
+    result, said = told(added, 1.0)
+    assert result.shape == (2,) and "shape may change" in said
+    grows.assign(tf.zeros(5))
+    np.testing.assert_array_equal(added(1.0), tf.ones(5))
 
     def prints(x):
         tf.print(x, output_stream=lambda _: seen.append(2)) if False else tf.print("", end="")
