@@ -155,7 +155,7 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     if args.case:
         return one(args)
-    results = Results(args.out, args.resume or args.report)
+    results = Results(args.out, args.resume, args.report)
     if not args.report:
         run(args, results)
     print(f"\n{table(results.verdicts)}")

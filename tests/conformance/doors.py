@@ -10,6 +10,7 @@ import torch
 import trainc
 from trainc.base import records
 
+NOTHING = "nothing is left to compile"
 backend = trainc.backend if hasattr(trainc, "backend") else None
 
 
@@ -53,7 +54,7 @@ class Compile(Door):
         told = super().outcome()
         if not split or told[0] == "refused":
             return told
-        return ("split", split) if self._graphs else ("refused", f"nothing is left to compile: {split}")
+        return ("split", split) if self._graphs else ("refused", f"{NOTHING}: {split}")
 
 
 class Backend(Door):

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import torch
-from doors import DOORS, Door, Tracer, is_of_dynamo
+from doors import DOORS, NOTHING, Door, Tracer, is_of_dynamo
 from observe import Observed, differences, run
 from opinfos import Case
 from program import Program, in_float64
@@ -19,7 +19,8 @@ from trainc.base import config
 CLASSES = {
     "compiled": "compiled, every operation",
     "extern": "compiled, with calls of PyTorch's operations inside the plan",
-    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values; with hooks",
+    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values (where a case has "
+    "nothing else: with a product by 1 before it, which is compiled); with hooks",
     "refused": "not compiled; with the fallback on it runs in PyTorch, with eager's result",
     "tracer": "Dynamo cannot trace it in one graph, or PyTorch's tracer differs from eager in the same way without a compiler",
     "skipped": "no such case: the table's own sample cannot be made or run",
@@ -104,6 +105,11 @@ def _judged(program: Program, case: Case, kind: type[Door], eagers: list[Observe
             cls, reason = (
                 door.outcome() if error is None else ("compiled", f"raises {type(eager.error).__name__}, as eager does")
             )
+            if reason.startswith(NOTHING) and program.between is not None:
+                between = program.between
+                found = _judged(between, case, kind, called_twice(between.module(), between.arguments))
+                if found["class"] in ("split", "wrong"):
+                    return {**found, "reason": f"between others: {found['reason']}"}
             return {"class": cls, "reason": reason}
         found = {"reason": told[0], "differences": told, "program": program.text(), **_tracers(program, through)}
         theirs = found["aot_eager"] == told  # an error that AOTAutograd does not raise, a view that it gives as a copy

@@ -17,6 +17,7 @@ class Program:
     args: tuple
     kwargs: dict
     source: str = ""
+    between: Program | None = None  # the same call with something before it that a compiler can take
 
     def arguments(self) -> tuple[tuple, dict]:
         """Fresh ones: those that share memory do so again, and all lie in memory as they did."""
@@ -121,5 +122,11 @@ def of_call(op: Callable[..., Any], name: str, args: tuple, kwargs: dict, into_c
     w.scope["op"] = op
     call = w.call("op", args, kwargs)
     body = "    t0 = t0.clone()\n" if into_copy else ""
-    cls, source = w.module(f"{body}    return {call}\n")
-    return Program(cls, tuple(w.tensors), {}, f"# op = {name}\n{source}")
+    numbers = [t.dtype is not torch.bool and t.layout is torch.strided and not t.is_quantized for t in w.tensors]
+    before = "".join(f"    t{i} = t{i} * 1\n" for i, number in enumerate(numbers) if number)
+
+    def written(body: str, between: Program | None = None) -> Program:
+        cls, source = w.module(f"{body}    return {call}\n")
+        return Program(cls, tuple(w.tensors), {}, f"# op = {name}\n{source}", between)
+
+    return written(body, written(before) if before else None)

@@ -202,9 +202,9 @@ def has_decomposition(operator: Any) -> bool:
     return operator._can_decompose()
 
 
-def run_kernel(operator: Any, key: Any, *args: Any) -> Any:
+def run_kernel(operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
     """The operator's kernel of one dispatch key."""
-    return operator._op_dk(key, *args)
+    return operator._op_dk(key, *args, **kwargs)
 
 
 def forget_kernels(operator: Any) -> None:

@@ -80,3 +80,46 @@ def test_kernels_are_pytorchs_again_after_a_trace():
     with traced_kernels.as_eager():
         assert torch.ops.aten.multi_margin_loss.default.py_kernels != before[torch.ops.aten.multi_margin_loss.default]
     assert before == {operator: dict(operator.py_kernels) for operator in traced_kernels._KERNELS}
+
+
+class Call(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def forward(self, *given):
+        return self.run(*given)
+
+
+SIZES_TELL = {
+    "cov": lambda x: torch.cov(x), "cov/no correction": lambda x: torch.cov(x.bfloat16(), correction=0),
+    "cov/one row": lambda x: torch.cov(x[0]), "corrcoef": lambda x: torch.corrcoef(x),
+    "combinations": lambda x: torch.combinations(x[0], 3), "combinations/again": lambda x: torch.combinations(x[0], 2, True),
+    "combinations/none": lambda x: torch.combinations(x[0], 9),
+    "polygamma_": lambda x: (x.abs() + 1).polygamma_(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES_TELL)
+def test_what_sizes_tell_is_no_look_at_values(name, core, strict):
+    """Nor is `polygamma_`, whose operands stand in another order than those of `polygamma`, refused."""
+    plain = Call(SIZES_TELL[name])
+    ours = trainc.compile(plain)
+    found = []
+    for run in (ours, SIZES_TELL[name]):
+        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), requires_grad=True)
+        result = run(x)
+        (result.float() * torch.linspace(-1, 1, result.numel()).reshape(result.shape)).sum().backward()
+        found.append((result.detach(), x.grad))
+    torch.testing.assert_close(found[0], found[1], rtol=2e-5, atol=2e-6)
+    assert [record.route for record in records.of(plain)] == ["compiled"]
+
+
+def test_a_covariance_of_too_few_warns_as_eager(core):
+    """Of weighted ones, too, PyTorch asks the values."""
+    weighted = trainc.compile(Call(lambda x, w: torch.cov(x, fweights=w)))
+    x, w = torch.randn(3, 4), torch.tensor([1, 2, 3, 4])
+    torch.testing.assert_close(weighted(x, w), torch.cov(x, fweights=w))
+    ours = trainc.compile(Call(lambda x: torch.cov(x)))
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        assert ours(torch.randn(3, 1)).isnan().all()

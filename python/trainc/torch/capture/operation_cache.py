@@ -22,6 +22,7 @@ from trainc.base import config
 from trainc.base.garbage import uncollected
 from trainc.torch import compat
 from trainc.torch.capture.dtypes import check_in_place
+from trainc.torch.capture.layouts import check_layouts
 from trainc.torch.compat import (
     FakeTensor,
     FakeTensorMode,
@@ -220,6 +221,7 @@ class OperationCache:
     def functional(self, mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
         kind, kwargs = OTHER if mode.export or mode.pre_dispatch else _kind(func), kwargs or {}
+        check_layouts(func, args, kwargs)
         if kind is OTHER:
             if isinstance(func, compat.OpOverload) and compat.schema_of(func).is_mutable:
                 check_in_place(func, args, kwargs)

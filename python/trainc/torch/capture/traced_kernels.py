@@ -5,11 +5,13 @@ an operation of ours that the compiler knows stands before it, and checks when t
 written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. So do
 the margin losses of several classes: of several labels, PyTorch adds up terms for places past the last label, too; of one, a NaN
 and a margin that is just kept have another loss and gradient. Resizing by a given factor takes the factor also where eager's
-kernels do not look at it; linearly, it has the weights of resize.py."""
+kernels do not look at it; linearly, it has the weights of resize.py. `cov` and `combinations` look at numbers that the sizes
+tell, in tensors; these are written out without a look."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +66,34 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
     return kernel
 
 
+_cov_of, _combinations_of = torch.ops.aten.cov.default, torch.ops.aten.combinations.default
+
+
+def _polygamma_in_place(x: torch.Tensor, n: int) -> torch.Tensor:
+    """PyTorch has no functional form of it by its name: the operands are in another order there."""
+    return x.copy_(torch.polygamma(n, x.clone()))  # the gradient's formula reads what x was
+
+
+def _cov(x: torch.Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> torch.Tensor:
+    """Eager looks at the number of observations as at a tensor's value. With weights it is one."""
+    count = x.size(-1) if x.dim() else 1
+    if fweights is not None or aweights is not None or x.dim() > 2 or x.dtype is torch.bool or count - correction <= 0:
+        weights = {"fweights": fweights, "aweights": aweights}
+        return compat.run_kernel(_cov_of, DispatchKey.CompositeImplicitAutograd, x, correction=correction, **weights)
+    rows = x.reshape(1, -1) if x.dim() < 2 else x
+    apart = rows - (rows.sum(1) / count).unsqueeze(1)
+    return (torch.mm(apart, apart.t().conj()) / (count - correction)).squeeze()
+
+
+def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """Eager picks them out of all tuples by a mask, whose values a trace does not know."""
+    if x.dim() != 1 or r < 1 or type(x.size(0)) is not int:
+        return compat.run_kernel(_combinations_of, DispatchKey.CompositeImplicitAutograd, x, r, with_replacement)
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor(list(choose(range(x.size(0)), r)), dtype=torch.int64, device=x.device).reshape(-1, r)
+    return torch.stack([x[places[:, column]] for column in range(r)], 1)
+
+
 _aten = torch.ops.aten
 _RESIZES = {
     **{name: getattr(decompositions, name) for name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")},
@@ -76,6 +106,9 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
     """operator -> dispatch key -> the kernel that it takes; None: that of C++"""
     kernels: dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]] = {
         _one_hot_of: {DispatchKey.CompositeImplicitAutograd: _one_hot},
+        _aten.polygamma_.default: {DispatchKey.Autograd: _polygamma_in_place},
+        _cov_of: {DispatchKey.CompositeImplicitAutograd: _cov},
+        _combinations_of: {DispatchKey.CompositeImplicitAutograd: _combinations},
         _aten.hardshrink.default: {DispatchKey.Autograd: None},
         _aten.softshrink.default: {DispatchKey.Autograd: None},
         _aten.multi_margin_loss.default: {DispatchKey.Autograd: None},

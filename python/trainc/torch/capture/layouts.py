@@ -1,0 +1,88 @@
+"""Operations that eager refuses for where their operands lie in memory, which a trace lets pass: it has functions of values. A
+result that is to be written over an operand (`kthvalue(x, 2, out=(x, i))`) is a result of its own there, and a kernel that takes
+dense memory alone is never called. Eager is asked, or known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx.node import map_aggregate
+
+from trainc.torch import compat
+from trainc.torch.graph import wire
+
+# Which operands a kernel takes only where they are dense, in whatever order of dimensions. (Layers make them so.)
+_DENSE: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_group_norm.default: (0, 1, 2)}
+_ORDERS = {4: [torch.contiguous_format, torch.channels_last], 5: [torch.contiguous_format, torch.channels_last_3d]}
+
+
+def _check_dense(operation: Any, args: tuple, kwargs: dict) -> None:
+    """Eager's RuntimeError where a kernel is given an operand with gaps, or with its dimensions in another order."""
+    given = [args[place] for place in _DENSE[operation] if place < len(args)]
+    given = [value for value in given if isinstance(value, compat.FunctionalTensor)]
+    if all(map(_is_dense, given)) or not all(map(_is_static, given)):
+        return
+    if (said := _said(operation, args, kwargs, together=True)) is not None:
+        raise RuntimeError(said)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    orders = _ORDERS.get(value.dim(), [torch.contiguous_format])
+    return any(value.is_contiguous(memory_format=order) for order in orders)
+
+
+def check_layouts(operation: Any, args: tuple, kwargs: dict) -> None:
+    """Eager's RuntimeError where it refuses operands for where they lie."""
+    if operation in _DENSE:
+        _check_dense(operation, args, kwargs)
+    elif isinstance(operation, compat.OpOverload) and compat.schema_of(operation).is_mutable:
+        _check_results(operation, args, kwargs)
+
+
+def _check_results(operation: Any, args: tuple, kwargs: dict) -> None:
+    """Eager's RuntimeError where a result (`out=`) may not be written because it shares memory with an operand."""
+    names = [argument.name for argument in compat.schema_of(operation).arguments if argument.is_out]
+    results = [kwargs[name] for name in names if isinstance(kwargs.get(name), compat.FunctionalTensor)]
+    if not results or wire.is_random(operation):
+        return
+    operands = [*args, *(value for name, value in kwargs.items() if name not in names)]
+    given = [value for value in compat.pytree.tree_leaves(operands) if isinstance(value, compat.FunctionalTensor)]
+    if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(map(_is_static, [*results, *given])):
+        return
+    said = _said(operation, args, kwargs, together=True)
+    if said is not None and _said(operation, args, kwargs, together=False) is None:
+        raise RuntimeError(said)
+
+
+def _memory(tensor: Any) -> int:
+    return compat.storage_id(tensor.elem)
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    return all(type(size) is int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+def _said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:
+    """What eager says to zeros that lie as these tensors do, or each by itself."""
+    memories: dict[int, torch.UntypedStorage] = {}
+
+    def real(value: Any) -> Any:
+        if not isinstance(value, compat.FunctionalTensor):
+            return value
+        place = _memory(value) if together else len(memories)
+        if place not in memories:
+            size = value.elem.untyped_storage().nbytes()
+            memories[place] = torch.zeros(size, dtype=torch.uint8, device=value.device).untyped_storage()
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        return empty.set_(memories[place], value.storage_offset(), value.shape, value.stride())
+
+    with compat.disable_current_modes(), torch.no_grad():
+        try:
+            operation(*map_aggregate(args, real), **map_aggregate(kwargs, real))
+        except RuntimeError as error:
+            return str(error).strip().splitlines()[0]
+    return None
+
+
+__all__ = ["check_layouts"]

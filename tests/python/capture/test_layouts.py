@@ -1,0 +1,62 @@
+"""What eager refuses for where operands lie in memory (capture/layouts.py): the compiled model raises the same; and takes what
+eager takes."""
+
+import pytest
+import torch
+from conftest import DOORS
+from torch import nn
+from torch.nn import functional as F
+
+
+class Call(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def forward(self, *given):
+        return self.run(*given)
+
+
+def index():
+    return torch.empty((), dtype=torch.int64)
+
+
+REFUSED = {
+    "a result over an operand": lambda x: torch.kthvalue(x[0], 2, out=(x[0], index())),
+    "a result over half an operand": lambda x: torch.add(x[0, 1:], 1, out=x[0, :-1]),
+    "gaps": lambda x: torch.native_group_norm(x[:, ::2], None, None, 3, 2, 1, 1, 1e-5),
+    "another order": lambda x: torch.native_group_norm(x.t().unsqueeze(2), None, None, 4, 3, 1, 1, 1e-5),
+}
+TAKEN = {
+    "a result over the operand itself": lambda x: torch.add(x, 1, out=x),
+    "a result in memory beside an operand": lambda x: torch.add(x[0], 1, out=x[1]),
+    "a result of its own": lambda x: torch.kthvalue(x[0], 2, out=(torch.empty(()), index())),
+    "a norm that makes it dense": lambda x: F.group_norm(x[:, ::2], 1),
+    "channels last": lambda x: F.group_norm(x[:, :2, None, None].to(memory_format=torch.channels_last), 1),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses(name, door, strict):
+    with pytest.raises(RuntimeError) as theirs:
+        REFUSED[name](torch.rand(3, 4))
+    torch._dynamo.reset()
+    call = DOORS[door](Call(REFUSED[name]))
+    for _ in range(2):
+        with pytest.raises(Exception) as ours:  # Dynamo has errors of its own around a program's
+            call(torch.rand(3, 4))
+        assert str(theirs.value).splitlines()[0] in str(ours.value)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_eager_takes(name, door, strict):
+    torch._dynamo.reset()
+    call = DOORS[door](Call(TAKEN[name]))
+    for _ in range(2):
+        x = torch.rand(3, 4)
+        y = x.clone()
+        wanted, got = TAKEN[name](x), call(y)
+        torch.testing.assert_close(got, wanted)
+        assert torch.equal(x, y)
