@@ -19,8 +19,8 @@ from trainc.base import config
 CLASSES = {
     "compiled": "compiled, every operation",
     "extern": "compiled, with calls of PyTorch's operations inside the plan",
-    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values (where a case has "
-    "nothing else: with a product by 1 before it, which is compiled); with hooks",
+    "split": "compiled in the parts that torch.compile's tracer makes: around code that depends on tensors' values (where it is "
+    "all, a product by 1 before it); with hooks",
     "refused": "not compiled; with the fallback on it runs in PyTorch, with eager's result",
     "tracer": "Dynamo cannot trace it in one graph, or PyTorch's tracer differs from eager in the same way without a compiler",
     "skipped": "no such case: the table's own sample cannot be made or run",

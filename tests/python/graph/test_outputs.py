@@ -1,7 +1,10 @@
 """What a compiled call gives lies in memory as eager's: parts of arguments and of other results, strides, copies."""
 
+import copy
+
 import pytest
 import torch
+from conftest import DOORS, assert_same, gradients
 from torch import nn
 
 import trainc
@@ -101,3 +104,29 @@ def test_a_part_cannot_be_written_where_eager_cannot(strict):
         part = make(PROGRAMS["chunk"])(x * 1)[0]
         with pytest.raises(RuntimeError, match="is being modified inplace"):
             part.add_(1)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("made_so", [lambda x: x.contiguous(), lambda x: x * 1])
+def test_what_the_framework_runs_is_given_dense_what_the_program_made_so(door, made_so, strict):
+    """`embedding_bag` reads offsets and indices by their memory: between the elements of these stand other numbers."""
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(20, 5, generator=torch.Generator().manual_seed(1)))
+
+        def forward(self, indices, offsets):
+            return torch.ops.aten._embedding_bag(self.weight, made_so(indices), made_so(offsets))[0]
+
+    table = torch.tensor([[1, 7], [2, 8], [3, 9], [4, 10], [5, 11]])
+    offsets = torch.tensor([[0, 1], [3, 2]])
+    plain = Bag()
+    ours, found = copy.deepcopy(plain), []
+    call = DOORS[door](ours)
+    for run in (call, plain):
+        result = run(table[:, 0], offsets[:, 0])
+        found.append(result.detach())
+        result.sum().backward()
+    assert_same(gradients(ours), gradients(plain))
+    torch.testing.assert_close(found[0], found[1])

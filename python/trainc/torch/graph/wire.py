@@ -25,6 +25,7 @@ DTYPE_NAMES = {
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 _PAIRS = (torch.complex64, torch.complex128)
 STARTED = "trainc_started"  # the namespace of operations that go on beside a plan's kernels (src/compiler/lower_plan.cpp)
+_DENSE = "dense"  # how the framework is given an operand that the program has made so
 RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -150,14 +151,21 @@ def dtype_name(dtype: torch.dtype) -> str:
     return DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
-def argument(arg: Any) -> Any:
+def _is_dense(val: Any) -> bool:
+    return not isinstance(val, torch.Tensor) or val.layout is not torch.strided or val.is_contiguous()
+
+
+def argument(arg: Any, to_dense: bool = False) -> Any:
+    """`to_dense`: inputs lie in other ways than row-major, and the program may have made them so (`x.contiguous()`). A plan takes
+    a copy for what it is a copy of, and hands the framework that, where kernels read operands by their memory."""
     if isinstance(arg, torch.fx.Node):
         val = arg.meta.get("val")
         if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
             return argument(val)
         if isinstance(val, torch.Tensor) and _is_foreign(val.dtype):
             return {"n": arg.name, "view": dtype_name(val.dtype)}
-        return {"n": arg.name}
+        made_dense = to_dense and arg.op != "placeholder" and isinstance(val, torch.Tensor) and _is_dense(val)
+        return {"n": arg.name, "view": _DENSE} if made_dense else {"n": arg.name}
     if arg is None or isinstance(arg, (bool, str)):
         return arg
     if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -171,7 +179,7 @@ def argument(arg: Any) -> Any:
     if isinstance(arg, torch.dtype):
         return {"dtype": dtype_name(arg)}
     if isinstance(arg, (list, tuple)):
-        return [argument(item) for item in arg]
+        return [argument(item, to_dense) for item in arg]
     return {"other": str(arg)}
 
 
@@ -224,7 +232,7 @@ def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
     return node.args, node.kwargs
 
 
-def node_json(node: torch.fx.Node) -> dict:
+def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
     if node.op == "placeholder":
         return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
     if node.op == "output":
@@ -234,7 +242,8 @@ def node_json(node: torch.fx.Node) -> dict:
     args, kwargs = _numbers(node)
     return {
         "op": "call", "name": node.name, "target": target_name(node.target),
-        "args": [argument(arg) for arg in args], "kwargs": {key: argument(arg) for key, arg in kwargs.items()},
+        "args": [argument(arg, to_dense) for arg in args],
+        "kwargs": {key: argument(arg, to_dense) for key, arg in kwargs.items()},
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
@@ -255,7 +264,8 @@ def graph_text(graph: torch.fx.Graph, name: str, device: Host = HOST) -> GraphTe
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
-    nodes = [node_json(node) for node in graph.nodes]
+    to_dense = not all(_is_dense(node.meta.get("val")) for node in graph.find_nodes(op="placeholder"))
+    nodes = [node_json(node, to_dense) for node in graph.nodes]
     _refuse_results_elsewhere(graph, device)
     for node, text in zip(graph.nodes, nodes, strict=True):
         if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:
@@ -287,7 +297,10 @@ def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
     return graph_text(graph, name, device).text()
 
 
-def _viewed(given: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _viewed(given: torch.Tensor, how: str) -> torch.Tensor:
+    if how == _DENSE:
+        return given.contiguous()
+    dtype = getattr(torch, how)
     return torch.view_as_complex(given) if dtype in _PAIRS else given.view(dtype)
 
 
@@ -298,7 +311,7 @@ def parse_argument(arg: Any, inputs: list[Any]) -> Any:
     if not isinstance(arg, dict):
         return arg
     if "$" in arg:
-        return _viewed(inputs[arg["$"]], getattr(torch, arg["view"])) if "view" in arg else inputs[arg["$"]]
+        return _viewed(inputs[arg["$"]], arg["view"]) if "view" in arg else inputs[arg["$"]]
     if "dtype" in arg:
         return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
     if "complex" in arg:
