@@ -385,7 +385,8 @@ def dynamo_takes_lists() -> None:
 
     kind = getattr(user_defined, "UserDefinedListVariable", None)
     if kind is not None and "as_proxy" not in vars(kind):
-        kind.as_proxy = lambda self: (getattr(self, "_base_vt", None) or super(kind, self)).as_proxy()
+        held = ("_base_vt", "_list_vt")  # of PyTorch 2.13, of 2.11
+        kind.as_proxy = lambda self: next((v for v in map(vars(self).get, held) if v), super(kind, self)).as_proxy()
 
 
 def dynamo_original(module: Any) -> Any:
