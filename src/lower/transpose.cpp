@@ -167,26 +167,17 @@ Digits by(const std::vector<TileAxis>& tile, int64_t Axis::* stride) {
   return d;
 }
 
-/// How many units of `bytes` the 32 threads of a warp touch, where thread t is at places(t).
-template <typename Places>
-int64_t touched(const Places& places, int64_t size, int64_t bytes) {
-  std::set<int64_t> units;
-  for (int64_t t = 0; t < loop::kWarp; ++t) units.insert(places(t) * size / bytes);
-  return static_cast<int64_t>(units.size());
-}
-
 /// Whether a warp that writes neighbours reads more of memory than it needs.
 bool reads_far_apart(const std::vector<Axis>& axes, int64_t size) {
   std::vector<Axis> inner = axes;  // by where they are written
   std::ranges::sort(inner, {}, [](const Axis& a) { return std::abs(a.written); });
-  const int64_t read = touched(
-      [&](int64_t t) {
-        int64_t at = 0;
-        for (const Axis& a : inner) at += t % a.extent * a.read, t /= a.extent;
-        return at;
-      },
-      size, cost::kSectorBytes);
-  return read > 2 * ceil_div(loop::kWarp * size, cost::kSectorBytes);
+  std::set<int64_t> sectors;
+  for (int64_t thread = 0; thread < loop::kWarp; ++thread) {
+    int64_t at = 0, left = thread;
+    for (const Axis& a : inner) at += left % a.extent * a.read, left /= a.extent;
+    sectors.insert(at * size / cost::kSectorBytes);
+  }
+  return static_cast<int64_t>(sectors.size()) > 2 * ceil_div(loop::kWarp * size, cost::kSectorBytes);
 }
 
 /// The kernel's body, where its tile needs no more than a block has.

@@ -14,6 +14,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import pytest
 import torch
+from torch import nn
 
 import trainc
 from trainc.base import config, messages
@@ -115,6 +116,17 @@ def _through_dynamo(model):
 
 # The ways to a compiled model, of a model; what torch.compile gives names its parameters "_orig_mod.".
 DOORS = {"trainc": trainc.compile, "torch": _through_dynamo}
+
+
+class Calls(nn.Module):
+    """A model whose forward is a function."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def forward(self, *given):
+        return self.run(*given)
 
 
 def gradients(model):

@@ -3,18 +3,8 @@ eager takes."""
 
 import pytest
 import torch
-from conftest import DOORS
-from torch import nn
+from conftest import DOORS, Calls
 from torch.nn import functional as F
-
-
-class Call(nn.Module):
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-
-    def forward(self, *given):
-        return self.run(*given)
 
 
 def index():
@@ -42,7 +32,7 @@ def test_what_eager_refuses(name, door, strict):
     with pytest.raises(RuntimeError) as theirs:
         REFUSED[name](torch.rand(3, 4))
     torch._dynamo.reset()
-    call = DOORS[door](Call(REFUSED[name]))
+    call = DOORS[door](Calls(REFUSED[name]))
     for _ in range(2):
         with pytest.raises(Exception) as ours:  # Dynamo has errors of its own around a program's
             call(torch.rand(3, 4))
@@ -53,7 +43,7 @@ def test_what_eager_refuses(name, door, strict):
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_eager_takes(name, door, strict):
     torch._dynamo.reset()
-    call = DOORS[door](Call(TAKEN[name]))
+    call = DOORS[door](Calls(TAKEN[name]))
     for _ in range(2):
         x = torch.rand(3, 4)
         y = x.clone()

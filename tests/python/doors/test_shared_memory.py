@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from conftest import Calls
 from torch import nn
 
 import trainc
@@ -57,15 +58,6 @@ def written_to(results, x, grad):
     return seen + list(torch.autograd.grad(loss, x)) if grad and torch.is_tensor(loss) else seen
 
 
-class Model(nn.Module):
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-
-    def forward(self, x):
-        return self.run(x)
-
-
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("door", ["compile", "backend"])
 def test_who_writes_into_one_writes_into_the_others(door, grad, monkeypatch):
@@ -74,7 +66,7 @@ def test_who_writes_into_one_writes_into_the_others(door, grad, monkeypatch):
         run, text = program_of(seed, grad)
         base = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
         torch._dynamo.reset()
-        call = trainc.compile(Model(run)) if door == "compile" else torch.compile(run, backend="trainc")
+        call = trainc.compile(Calls(run)) if door == "compile" else torch.compile(run, backend="trainc")
         x, y = (base.clone().requires_grad_(grad) for _ in range(2))
         found, wanted = written_to(call(x), x, grad), written_to(run(y), y, grad)
         assert len(found) == len(wanted), text

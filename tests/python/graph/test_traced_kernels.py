@@ -6,6 +6,7 @@ import importlib
 
 import pytest
 import torch
+from conftest import Calls
 from torch import nn
 from torch.nn import functional as F
 
@@ -82,15 +83,6 @@ def test_kernels_are_pytorchs_again_after_a_trace():
     assert before == {operator: dict(operator.py_kernels) for operator in traced_kernels._KERNELS}
 
 
-class Call(nn.Module):
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-
-    def forward(self, *given):
-        return self.run(*given)
-
-
 SIZES_TELL = {
     "cov": lambda x: torch.cov(x), "cov/no correction": lambda x: torch.cov(x.bfloat16(), correction=0),
     "cov/one row": lambda x: torch.cov(x[0]), "corrcoef": lambda x: torch.corrcoef(x),
@@ -103,7 +95,7 @@ SIZES_TELL = {
 @pytest.mark.parametrize("name", SIZES_TELL)
 def test_what_sizes_tell_is_no_look_at_values(name, core, strict):
     """Nor is `polygamma_`, whose operands stand in another order than those of `polygamma`, refused."""
-    plain = Call(SIZES_TELL[name])
+    plain = Calls(SIZES_TELL[name])
     ours = trainc.compile(plain)
     found = []
     for run in (ours, SIZES_TELL[name]):
@@ -117,9 +109,9 @@ def test_what_sizes_tell_is_no_look_at_values(name, core, strict):
 
 def test_a_covariance_of_too_few_warns_as_eager(core):
     """Of weighted ones, too, PyTorch asks the values."""
-    weighted = trainc.compile(Call(lambda x, w: torch.cov(x, fweights=w)))
+    weighted = trainc.compile(Calls(lambda x, w: torch.cov(x, fweights=w)))
     x, w = torch.randn(3, 4), torch.tensor([1, 2, 3, 4])
     torch.testing.assert_close(weighted(x, w), torch.cov(x, fweights=w))
-    ours = trainc.compile(Call(lambda x: torch.cov(x)))
+    ours = trainc.compile(Calls(lambda x: torch.cov(x)))
     with pytest.warns(UserWarning, match="degrees of freedom"):
         assert ours(torch.randn(3, 1)).isnan().all()

@@ -6,7 +6,7 @@ the dtype cannot hold: -1e9 in f16); and a write in place becomes an operation t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -93,11 +93,20 @@ def _said(operation: Any, arguments: tuple, value: int, floats: torch.dtype | No
         sizes = [1 if small else size if type(size) is int else size.node.hint for size in arg.shape]
         return torch.full(sizes, value, dtype=floats if floats is not None and _is_float(arg) else arg.dtype, device=arg.device)
 
+    return said_to(operation, arguments, real)
+
+
+def said_to(
+    operation: Any, arguments: tuple, real: Callable[[Any], Any],
+    refusals: tuple[type[Exception], ...] = (RuntimeError, TypeError, ValueError),
+) -> str | None:  # fmt: skip
+    """The first line of what eager says to `arguments` (args, kwargs), whose leaves `real` makes real; None where it takes
+    them."""
     with disable_current_modes(), torch.no_grad():
         args, kwargs = map_aggregate(arguments, real)
         try:
             operation(*args, **kwargs)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except refusals as error:
             return str(error).strip().splitlines()[0]
     return None
 
@@ -106,4 +115,4 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-__all__ = ["check_in_place", "refuse_mixed"]
+__all__ = ["check_in_place", "refuse_mixed", "said_to"]

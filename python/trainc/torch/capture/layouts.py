@@ -7,19 +7,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx.node import map_aggregate
 
 from trainc.torch import compat
+from trainc.torch.capture.dtypes import said_to
 from trainc.torch.graph import wire
 
 # Which operands a kernel takes only where they are dense, in whatever order of dimensions. (Layers make them so.)
-_DENSE: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_group_norm.default: (0, 1, 2)}
+DENSE: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_group_norm.default: (0, 1, 2)}
 _ORDERS = {4: [torch.contiguous_format, torch.channels_last], 5: [torch.contiguous_format, torch.channels_last_3d]}
 
 
-def _check_dense(operation: Any, args: tuple, kwargs: dict) -> None:
+def check_dense(operation: Any, args: tuple, kwargs: dict) -> None:
     """Eager's RuntimeError where a kernel is given an operand with gaps, or with its dimensions in another order."""
-    given = [args[place] for place in _DENSE[operation] if place < len(args)]
+    given = [args[place] for place in DENSE[operation] if place < len(args)]
     given = [value for value in given if isinstance(value, compat.FunctionalTensor)]
     if all(map(_is_dense, given)) or not all(map(_is_static, given)):
         return
@@ -32,15 +32,7 @@ def _is_dense(value: torch.Tensor) -> bool:
     return any(value.is_contiguous(memory_format=order) for order in orders)
 
 
-def check_layouts(operation: Any, args: tuple, kwargs: dict) -> None:
-    """Eager's RuntimeError where it refuses operands for where they lie."""
-    if operation in _DENSE:
-        _check_dense(operation, args, kwargs)
-    elif isinstance(operation, compat.OpOverload) and compat.schema_of(operation).is_mutable:
-        _check_results(operation, args, kwargs)
-
-
-def _check_results(operation: Any, args: tuple, kwargs: dict) -> None:
+def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
     """Eager's RuntimeError where a result (`out=`) may not be written because it shares memory with an operand."""
     names = [argument.name for argument in compat.schema_of(operation).arguments if argument.is_out]
     results = [kwargs[name] for name in names if isinstance(kwargs.get(name), compat.FunctionalTensor)]
@@ -77,12 +69,7 @@ def _said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | No
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(memories[place], value.storage_offset(), value.shape, value.stride())
 
-    with compat.disable_current_modes(), torch.no_grad():
-        try:
-            operation(*map_aggregate(args, real), **map_aggregate(kwargs, real))
-        except RuntimeError as error:
-            return str(error).strip().splitlines()[0]
-    return None
+    return said_to(operation, (args, kwargs), real, (RuntimeError,))
 
 
-__all__ = ["check_layouts"]
+__all__ = ["DENSE", "check_dense", "check_results"]

@@ -22,7 +22,7 @@ from trainc.base import config
 from trainc.base.garbage import uncollected
 from trainc.torch import compat
 from trainc.torch.capture.dtypes import check_in_place
-from trainc.torch.capture.layouts import check_layouts
+from trainc.torch.capture.layouts import DENSE, check_dense, check_results
 from trainc.torch.compat import (
     FakeTensor,
     FakeTensorMode,
@@ -221,10 +221,12 @@ class OperationCache:
     def functional(self, mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
         kind, kwargs = OTHER if mode.export or mode.pre_dispatch else _kind(func), kwargs or {}
-        check_layouts(func, args, kwargs)
+        if func in DENSE:
+            check_dense(func, args, kwargs)
         if kind is OTHER:
             if isinstance(func, compat.OpOverload) and compat.schema_of(func).is_mutable:
                 check_in_place(func, args, kwargs)
+                check_results(func, args, kwargs)
             return self._functional(mode, func, types, args, kwargs)
         recording, fake_mode = compat.dispatch_mode(_PROXY), compat.dispatch_mode(_FAKE)
         tracer = recording and recording.tracer

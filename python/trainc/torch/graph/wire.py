@@ -130,18 +130,23 @@ def aliases(node: torch.fx.Node) -> list[str]:
     return [arg.name for given in arguments for arg in _flat(given) if isinstance(arg, torch.fx.Node)]
 
 
+def in_plan(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a plan has it, which has no type for some: a complex number is a pair of reals, and uint64 (the state of a
+    fused attention's generator, handed on, never computed with) is int64."""
+    if tensor.dtype in _PAIRS:
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.view(torch.int64) if tensor.dtype is torch.uint64 else tensor
+
+
 def value(val: Any, node: str) -> Any:
     """`V` of the wire format."""
     if isinstance(val, torch.Tensor):
-        if val.dtype in _PAIRS:  # a complex number is a pair of reals
-            val = torch.view_as_real(val.resolve_conj())
+        val = in_plan(val)
         sizes = (*val.shape, *val.stride())
         if not all(type(size) is int for size in sizes):
             raise InternalError(f"{node} has a symbolic shape {tuple(val.shape)}")
-        # the state of a fused attention's generator: handed on, never computed with
-        dtype = "i64" if val.dtype is torch.uint64 else dtype_name(val.dtype)
         offset = {"offset": val.storage_offset()} if val.storage_offset() else {}
-        return {"dtype": dtype, "shape": list(val.shape), "stride": list(val.stride()), **offset}
+        return {"dtype": dtype_name(val.dtype), "shape": list(val.shape), "stride": list(val.stride()), **offset}
     if isinstance(val, (list, tuple)):
         return [value(item, node) for item in val]
     return None

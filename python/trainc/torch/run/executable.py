@@ -188,10 +188,7 @@ def as_compiled(
     on the CPU among tensors on a GPU)."""
     if isinstance(tensor, compat.FakeTensor) or compat.is_traceable_wrapper_subclass(tensor):
         raise NoAddress(f"it is called with a {type(tensor).__name__}, and was compiled for ordinary tensors")
-    if tensor.is_complex():  # a pair of reals, to a plan
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    elif tensor.dtype is torch.uint64:  # which a plan hands on as int64
-        tensor = tensor.view(torch.int64)
+    tensor = wire.in_plan(tensor)
     here = tensor.device == device.torch
     if tensor.stride() == stride and tensor.dtype == dtype and tensor.shape == shape and here and not tensor.is_neg():
         return tensor
