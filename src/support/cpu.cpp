@@ -16,6 +16,8 @@ namespace {
 
 struct Cpuid { uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0; };
 
+/// Under a hypervisor each CPUID leaves the guest, which takes tens of microseconds: what is found by it, is found
+/// once.
 Cpuid cpuid(uint32_t leaf, uint32_t subleaf = 0) {
   Cpuid r;
   __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // zeros where the leaf is not there
@@ -62,6 +64,46 @@ bool has(CpuLevel level) {
   return false;
 }
 
+bool vendor_is_intel() {
+  const Cpuid r = cpuid(0);
+  char vendor[12];
+  std::memcpy(vendor, &r.ebx, 4);
+  std::memcpy(vendor + 4, &r.edx, 4);
+  std::memcpy(vendor + 8, &r.ecx, 4);
+  return std::string_view(vendor, 12) == "GenuineIntel";
+}
+
+CacheSizes find_cache_sizes() {
+  CacheSizes sizes;
+  const uint32_t smt = std::max(1u, cpuid(0xB, 0).ebx & 0xFFFF);  // hardware threads a core
+  const uint32_t leaf = cpu_is_intel() ? 4u : 0x8000001Du;
+  for (uint32_t i = 0; i < 16; ++i) {
+    const Cpuid c = cpuid(leaf, i);
+    const uint32_t type = c.eax & 31, level = (c.eax >> 5) & 7;
+    if (type == 0) break;
+    if (type == 2) continue;  // instructions
+    const int64_t line = (c.ebx & 0xFFF) + 1, partitions = ((c.ebx >> 12) & 0x3FF) + 1, ways = (c.ebx >> 22) + 1;
+    const int64_t bytes = line * partitions * ways * (static_cast<int64_t>(c.ecx) + 1);
+    const int64_t cores = std::max(1u, (((c.eax >> 14) & 0xFFF) + 1) / smt);  // that share it
+    if (level == 1) sizes.l1d = bytes / cores;
+    if (level == 2) sizes.l2 = bytes / cores;
+    if (level == 3) sizes.l3 = bytes;
+  }
+  if (const long online = sysconf(_SC_NPROCESSORS_ONLN); online > 0) sizes.cores = static_cast<int>(online);
+  return sizes;
+}
+
+std::string find_cpu_model() {
+  char text[49] = {};
+  for (uint32_t i = 0; i < 3; ++i) {
+    const Cpuid r = cpuid(0x80000002u + i);
+    std::memcpy(text + 16 * i, &r, 16);
+  }
+  std::string model(text);
+  const size_t first = model.find_first_not_of(' '), last = model.find_last_not_of(' ');
+  return first == std::string::npos ? "unknown CPU" : model.substr(first, last - first + 1);
+}
+
 std::atomic<int> told_level{-1};  // set_machine_cpu_level
 
 constexpr std::array kLevels = {
@@ -69,6 +111,13 @@ constexpr std::array kLevels = {
     TRAINC_CPU_LEVELS(X)
 #undef X
 };
+
+CpuLevel best_level() {
+  for (CpuLevel level : kLevels)  // best first
+    if (has(level)) return level;
+  throw UserError("trainc needs a CPU with AVX2 and FMA; " + cpu_model() +
+                  " has not, or its operating system does not save their registers");
+}
 
 std::string level_words() {
   std::string words;
@@ -116,10 +165,8 @@ CpuLevel cpu_level_of(std::string_view text) {
 
 CpuLevel machine_cpu_level() {
   if (const int level = told_level.load(); level >= 0) return static_cast<CpuLevel>(level);
-  for (CpuLevel level : kLevels)  // best first
-    if (has(level)) return level;
-  throw UserError("trainc needs a CPU with AVX2 and FMA; " + cpu_model() +
-                  " has not, or its operating system does not save their registers");
+  static const CpuLevel best = best_level();
+  return best;
 }
 
 void set_machine_cpu_level(CpuLevel level) { told_level.store(static_cast<int>(level)); }
@@ -139,42 +186,18 @@ CpuLevel cpu_level() {
 }
 
 bool cpu_is_intel() {
-  const Cpuid r = cpuid(0);
-  char vendor[12];
-  std::memcpy(vendor, &r.ebx, 4);
-  std::memcpy(vendor + 4, &r.edx, 4);
-  std::memcpy(vendor + 8, &r.ecx, 4);
-  return std::string_view(vendor, 12) == "GenuineIntel";
+  static const bool intel = vendor_is_intel();
+  return intel;
 }
 
 CacheSizes cache_sizes() {
-  CacheSizes sizes;
-  const uint32_t smt = std::max(1u, cpuid(0xB, 0).ebx & 0xFFFF);  // hardware threads a core
-  for (uint32_t i = 0; i < 16; ++i) {
-    const Cpuid c = cpuid(cpu_is_intel() ? 4u : 0x8000001Du, i);
-    const uint32_t type = c.eax & 31, level = (c.eax >> 5) & 7;
-    if (type == 0) break;
-    if (type == 2) continue;  // instructions
-    const int64_t line = (c.ebx & 0xFFF) + 1, partitions = ((c.ebx >> 12) & 0x3FF) + 1, ways = (c.ebx >> 22) + 1;
-    const int64_t bytes = line * partitions * ways * (static_cast<int64_t>(c.ecx) + 1);
-    const int64_t cores = std::max(1u, (((c.eax >> 14) & 0xFFF) + 1) / smt);  // that share it
-    if (level == 1) sizes.l1d = bytes / cores;
-    if (level == 2) sizes.l2 = bytes / cores;
-    if (level == 3) sizes.l3 = bytes;
-  }
-  if (const long online = sysconf(_SC_NPROCESSORS_ONLN); online > 0) sizes.cores = static_cast<int>(online);
+  static const CacheSizes sizes = find_cache_sizes();
   return sizes;
 }
 
 std::string cpu_model() {
-  char text[49] = {};
-  for (uint32_t i = 0; i < 3; ++i) {
-    const Cpuid r = cpuid(0x80000002u + i);
-    std::memcpy(text + 16 * i, &r, 16);
-  }
-  std::string model(text);
-  const size_t first = model.find_first_not_of(' '), last = model.find_last_not_of(' ');
-  return first == std::string::npos ? "unknown CPU" : model.substr(first, last - first + 1);
+  static const std::string model = find_cpu_model();
+  return model;
 }
 
 }  // namespace trainc
