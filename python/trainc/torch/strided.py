@@ -28,6 +28,21 @@ def part_of(base: torch.Tensor, part: tuple) -> torch.Tensor:
     return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
+def can_lie(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether `laid` can make such a tensor: elements share a place along expanded dimensions alone."""
+    return is_apart([1 if step == 0 else size for step, size in zip(strides, shape, strict=True)], strides)
+
+
+def laid(given: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """`given` in memory of these strides; along those that are 0 its elements are the same."""
+    if given.stride() == tuple(strides):
+        return given
+    copy = given.new_empty_strided(given.shape, strides)
+    once = tuple([slice(1) if step == 0 else slice(None) for step in strides])
+    copy[once].copy_(given[once])
+    return copy
+
+
 def is_freed(tensor: torch.Tensor) -> bool:
     """Whether its memory was given back (`untyped_storage().resize_(0)`, as FSDP does between steps): a read would crash."""
     return tensor.numel() > 0 and not tensor.data_ptr()
@@ -44,4 +59,4 @@ def is_view(node: torch.fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["is_apart", "is_freed", "is_view", "part_of", "span"]
+__all__ = ["can_lie", "is_apart", "is_freed", "is_view", "laid", "part_of", "span"]

@@ -13,7 +13,8 @@
 //   not
 //     0}, a list of them (null: undefined) for several results, or null (not a tensor).
 //   - args: {"n": name} a node ({"n": name, "view": "uint64"}: i64 here, given to the framework as that dtype;
-//   "complex64": pairs of f32; "dense": the framework is given it row-major, though it may be a copy of what is not);
+//   "complex64": pairs of f32; "dense": the framework is given it row-major, though it may be a copy of what is not;
+//   [1, 8]: with these strides, for numbers are drawn in the order of memory);
 //     {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"complex": [real, imaginary]}; {"other": text} (device,
 //     layout, memory format, generator); null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
 //     SymInts do not occur.

@@ -17,6 +17,7 @@ from trainc.base.errors import InternalError
 from trainc.base.step_graph import GraphText
 from trainc.torch import compat
 from trainc.torch.device import HOST, Host
+from trainc.torch.strided import can_lie, laid
 
 DTYPE_NAMES = {
     torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16",
@@ -160,15 +161,18 @@ def _is_dense(val: Any) -> bool:
     return not isinstance(val, torch.Tensor) or val.layout is not torch.strided or val.is_contiguous()
 
 
-def argument(arg: Any, to_dense: bool = False) -> Any:
+def argument(arg: Any, to_dense: bool = False, draws: bool = False) -> Any:
     """`to_dense`: inputs lie in other ways than row-major, and the program may have made them so (`x.contiguous()`). A plan takes
-    a copy for what it is a copy of, and hands the framework that, where kernels read operands by their memory."""
+    a copy for what it is a copy of, and hands the framework that, where kernels read operands by their memory. `draws`: for an
+    operation that draws numbers, in the order in which its operand's elements lie in memory."""
     if isinstance(arg, torch.fx.Node):
         val = arg.meta.get("val")
         if type(val) in (int, float, bool):  # a number that an operation gave: known, as all shapes are
             return argument(val)
         if isinstance(val, torch.Tensor) and _is_foreign(val.dtype):
             return {"n": arg.name, "view": dtype_name(val.dtype)}
+        if draws and isinstance(val, torch.Tensor) and not _is_dense(val) and can_lie(val.shape, val.stride()):
+            return {"n": arg.name, "view": list(val.stride())}
         made_dense = to_dense and arg.op != "placeholder" and isinstance(val, torch.Tensor) and _is_dense(val)
         return {"n": arg.name, "view": _DENSE} if made_dense else {"n": arg.name}
     if arg is None or isinstance(arg, (bool, str)):
@@ -184,7 +188,7 @@ def argument(arg: Any, to_dense: bool = False) -> Any:
     if isinstance(arg, torch.dtype):
         return {"dtype": dtype_name(arg)}
     if isinstance(arg, (list, tuple)):
-        return [argument(item, to_dense) for item in arg]
+        return [argument(item, to_dense, draws) for item in arg]
     return {"other": str(arg)}
 
 
@@ -245,11 +249,12 @@ def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
     args, kwargs = _numbers(node)
+    draws = is_random(node.target)
     return {
         "op": "call", "name": node.name, "target": target_name(node.target),
-        "args": [argument(arg, to_dense) for arg in args],
-        "kwargs": {key: argument(arg, to_dense) for key, arg in kwargs.items()},
-        "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": is_random(node.target),
+        "args": [argument(arg, to_dense, draws) for arg in args],
+        "kwargs": {key: argument(arg, to_dense, draws) for key, arg in kwargs.items()},
+        "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": draws,
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
     } | ({"late": True} if acts_in_backward(node) else {}) | ({"effect": True} if has_effect(node.target) else {}) | (
@@ -302,9 +307,11 @@ def graph_json(graph: torch.fx.Graph, name: str, device: Host = HOST) -> str:
     return graph_text(graph, name, device).text()
 
 
-def _viewed(given: torch.Tensor, how: str) -> torch.Tensor:
+def _viewed(given: torch.Tensor, how: str | list[int]) -> torch.Tensor:
     if how == _DENSE:
         return given.contiguous()
+    if isinstance(how, list):
+        return laid(given, how)
     dtype = getattr(torch, how)
     return torch.view_as_complex(given) if dtype in _PAIRS else given.view(dtype)
 
