@@ -131,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python tests/conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    every = ["float32", "bfloat16", "float64", "int64"]
+    every = ["float32", "bfloat16", "float64", "int64", "float16", "bool"]
     parser.add_argument(
         "--tables", nargs="+", default=["op", "module", "optim"], choices=["op", "module", "optim"], help="default: all"
     )

@@ -20,7 +20,7 @@ for module in [m for name, m in sys.modules.items() if name.startswith("torch.te
     if hasattr(module, "wrapper_set_seed"):
         module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int64": torch.int64}
+DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float64", "int64", "float16", "bool")}
 
 
 @dataclass
