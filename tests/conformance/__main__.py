@@ -13,6 +13,7 @@ import argparse
 import collections
 import fnmatch
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,8 @@ def groups_of(args) -> list[tuple]:
         found = [g for g in found if any(fnmatch.fnmatchcase(g[1], pattern) for pattern in args.ops)]
     if args.sample:
         found = sample(found)
+    if args.shuffle is not None:
+        random.Random(args.shuffle).shuffle(found)
     return [(*g, door, args.samples) for g in found for door in args.door]
 
 
@@ -147,6 +150,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--sample", action="store_true", help="a cross-section of the groups, for continuous integration"
+    )
+    parser.add_argument(
+        "--shuffle", type=int, metavar="SEED", help="the groups in a random order: what is stopped has seen of everything"
     )
     add_doors(parser)
     add_options(parser, "out/conformance/results.jsonl", timeout=120)
