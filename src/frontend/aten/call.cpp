@@ -17,6 +17,8 @@ DType promote(DType a, DType b) {
   return is_float(a) ? DType::F32 : DType::I16;  // bf16 with f16; u8 with i8
 }
 
+Value from_zero(Value sum, int64_t terms) { return terms == 1 && is_float(sum.dtype()) ? sum + 0.0 : sum; }
+
 bool is_row_major(const Dims& shape, const Dims& strides) {
   int64_t expected = 1;
   for (int64_t d : shape)

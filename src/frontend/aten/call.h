@@ -33,6 +33,9 @@ using Environment = std::unordered_map<std::string, ImportedValue>;
 /// The dtype that PyTorch gives two tensors of these.
 DType promote(DType, DType);
 bool is_row_major(const Dims& shape, const Dims& strides);
+/// A sum of `terms` of a tensor's elements as eager adds it up, from 0.0: of one term, -0.0 becomes 0.0, where the
+/// graph's sum is the term itself.
+Value from_zero(Value sum, int64_t terms);
 
 class Call;
 

@@ -8,13 +8,15 @@ namespace {
 
 namespace f = formulas;
 
-/// The gradients that a backward is asked for, shaped as its results.
+/// The gradients that a backward is asked for, shaped as its results. Those of scale and shift are sums of terms like
+/// x's.
 Results wanted(const Call& c, int64_t mask_at, const f::NormGradients& g) {
   const Dims mask = c.arg(mask_at, "output_mask").ints();
   Results r(3, nullptr);
   for (size_t i = 0; i < 3; ++i) {
-    const Value& v = i == 0 ? g.x : i == 1 ? g.scale : g.shift;
-    if (mask.at(i) != 0 && c.defined(i)) r[i] = c.give(reshape(v, c.type(i).shape), i);
+    if (mask.at(i) == 0 || !c.defined(i)) continue;
+    const Value v = i == 0 ? g.x : from_zero(i == 1 ? g.scale : g.shift, g.x.numel() / g.shift.numel());
+    r[i] = c.give(reshape(v, c.type(i).shape), i);
   }
   return r;
 }

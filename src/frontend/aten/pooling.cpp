@@ -10,7 +10,8 @@ Outcome mean_of_tiles(const Call& c, Value x) {
   const Dims& shape = c.type().shape;
   const auto tiles = formulas::tiled(x.shape(), shape.at(shape.size() - 2), shape.at(shape.size() - 1));
   if (!tiles) return std::nullopt;
-  return c.give(reshape(formulas::mean_of_tiles(x, *tiles), shape));
+  const Value means = formulas::mean_of_tiles(x, *tiles);
+  return c.give(reshape(from_zero(means, x.numel() / std::max<int64_t>(1, means.numel())), shape));
 }
 
 Outcome adaptive(const Call& c) { return mean_of_tiles(c, c.in(0, "self")); }

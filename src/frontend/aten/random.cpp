@@ -32,8 +32,10 @@ Outcome dropout(const Call& c) {
 }
 
 Outcome dropout_backward(const Call& c) {
-  Value dy = c.in(0, "grad_output");
-  return c.give(formulas::dropout(dy, c.arg(1, "mask").tensor(), inverse_of(c, c.arg(2, "scale").number())));
+  Value dy = c.arg(0, "grad_output").tensor(), mask = c.arg(1, "mask").tensor();
+  // What is dropped of integers is no -0.0.
+  if (!is_float(dy.dtype()) && dy.dtype() != DType::Bool) dy = dy * cast(mask, dy.dtype());
+  return c.give(formulas::dropout(cast(dy, c.compute()), mask, inverse_of(c, c.arg(2, "scale").number())));
 }
 
 Outcome bernoulli(const Call& c) {

@@ -7,18 +7,24 @@ namespace {
 
 /// The result as eager shapes it: the importer knows whether axes are kept.
 const Node* shaped(const Call& c, Value v, size_t i = 0) { return c.give(reshape(v, c.type(i).shape), i); }
+Outcome total(const Call& c, Value x, Value sum) {
+  return shaped(c, sum.numel() == 0 ? sum : from_zero(sum, x.numel() / sum.numel()));
+}
 
 Outcome sum_row(const Call& c) {
   Value x = c.in(0, "self");
   if (c.dtype() == DType::Bool) return std::nullopt;
-  return shaped(c, sum(x, axes_of(c, c.arg(1, "dim"), x.rank())));
+  return total(c, x, sum(x, axes_of(c, c.arg(1, "dim"), x.rank())));
 }
 Outcome sum_all(const Call& c) {
   Value x = c.in(0, "self");
-  return shaped(c, sum(x, all_axes(x.rank())));
+  return total(c, x, sum(x, all_axes(x.rank())));
 }
 
-Outcome mean_over(const Call& c, const Dims& axes) { return shaped(c, formulas::mean(c.in(0, "self"), axes)); }
+Outcome mean_over(const Call& c, const Dims& axes) {
+  Value x = c.in(0, "self");
+  return total(c, x, formulas::mean(x, axes));
+}
 Outcome mean_row(const Call& c) { return mean_over(c, axes_of(c, c.arg(1, "dim"), c.arg(0, "self").tensor().rank())); }
 Outcome mean_all(const Call& c) { return mean_over(c, all_axes(c.arg(0, "self").tensor().rank())); }
 

@@ -328,7 +328,7 @@ class RandomModel(nn.Module):
         i = rng.randrange(-3, 4)
         choices = [
             lambda: torch.as_strided(x, (b, 2, c), (t * c, c, 1)),
-            lambda: torch.as_strided(x, (t * c - 5, 6), (1, 1)),
+            lambda: x.as_strided((t * c - 5, 6), (1, 1)),
             lambda: torch.as_strided(x, (c, t), (1, c)),
             lambda: x.diagonal(i, 1, 2),
             lambda: torch.diag_embed(x[0], i),

@@ -107,6 +107,32 @@ def test_what_sizes_tell_is_no_look_at_values(name, core, strict):
     assert [record.route for record in records.of(plain)] == ["compiled"]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
+def test_polygamma_is_not_written_over_integers(dtype, core, strict):
+    model = trainc.compile(Calls(lambda x: x.polygamma_(1)))
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        model(torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_sums_of_bags_of_bfloat16_are_eagers(weighted, core, strict):
+    """Their fast way gives an empty tensor in a place where PyTorch says that there is one number an index."""
+
+    def bags(weight, indices, offsets, factors):
+        return F.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=factors if weighted else None)
+
+    draw = torch.Generator().manual_seed(2)
+    plain, found = Calls(bags), []
+    for run in (trainc.compile(plain), bags):
+        draw.manual_seed(2)
+        weight, factors = [torch.randn(size, generator=draw).bfloat16().requires_grad_() for size in ((10, 5), (5,))]
+        result = run(weight, torch.tensor([1, 2, 7, 2, 9]), torch.tensor([0, 3]), factors)
+        result.float().square().sum().backward()
+        found.append((result.detach(), weight.grad, factors.grad))
+    assert all(a is b or torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert [record.route for record in records.of(plain)] == ["compiled"]
+
+
 def test_a_covariance_of_too_few_warns_as_eager(core):
     """Of weighted ones, too, PyTorch asks the values."""
     weighted = trainc.compile(Calls(lambda x, w: torch.cov(x, fweights=w)))

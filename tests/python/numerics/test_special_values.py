@@ -521,3 +521,42 @@ def test_dropout_multiplies_with_eagers_factor(dtype: torch.dtype) -> None:
         text = wire.graph_json(make_fx(scaled, tracing_mode="fake")(x, x > 0).graph, "d")
         torch.manual_seed(0)
         assert compiled_text(text, "d")([x, x > 0])[0].max() == F.dropout(x, p).max(), p
+
+
+# Of one term each: eager adds to 0.0.
+ONE_TERM = {
+    "sum": lambda x: x.sum(0), "sum/all": lambda x: x[0, 0].sum(), "sum/kept": lambda x: x.sum(0, keepdim=True), "mean": lambda x: x.mean(0),
+    "average pool": lambda x: F.avg_pool2d(x[None], 1), "adaptive pool": lambda x: F.adaptive_avg_pool2d(x[None], (1, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16, F64], ids=str)
+@pytest.mark.parametrize("name", ONE_TERM)
+def test_a_sum_of_one_negative_zero_is_zero(name: str, dtype: torch.dtype, core, strict) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ONE_TERM[name](x)
+
+    x = torch.full((1, 3), -0.0, dtype=dtype)
+    assert not ONE_TERM[name](x).signbit().any() and not trainc.compile(Model())(x).signbit().any()
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
+@pytest.mark.parametrize("kind", [lambda d: nn.LayerNorm(3, dtype=d), lambda d: nn.GroupNorm(1, 3, dtype=d)], ids=["layer", "group"])
+def test_gradients_of_one_row_have_eagers_zeros(kind: Callable, dtype: torch.dtype, core, strict) -> None:
+    found = []
+    for wrap in (lambda model: model, trainc.compile):
+        model = kind(dtype)
+        wrap(model)(torch.tensor([[1.0, 2, 4]], dtype=dtype)).backward(torch.full((1, 3), -0.0, dtype=dtype))
+        found.append([p.grad.signbit() for p in model.parameters()])
+    assert all(torch.equal(ours, eagers) and not eagers.any() for eagers, ours in zip(*found, strict=True))
+
+
+def test_what_is_dropped_of_integers_is_zero(core, strict) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return aten.native_dropout_backward(x, mask, 2.0)
+
+    given = torch.tensor([-3, -3, 3, 3]), torch.tensor([True, False, True, False])
+    ours, eagers = trainc.compile(Model())(*given), Model()(*given)
+    assert torch.equal(ours, eagers) and torch.equal(ours.signbit(), eagers.signbit())

@@ -506,6 +506,7 @@ def _arranged(
         kept.append((i, place[first_kept + k], read and id(inputs[i]) not in lost))
     output.args = (tuple(outputs[i] for i in order),)
     distributed.refuse_collectives(gm.graph)
+    traced_kernels.correct_results(gm.graph)
     refuse_mixed(node for node in gm.graph.nodes if node not in late)  # also what eager computes for nothing
     gm.graph.eliminate_dead_code()
     gm.recompile()

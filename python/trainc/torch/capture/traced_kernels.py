@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from operator import getitem
 from typing import Any
 
 import torch
@@ -71,7 +72,10 @@ _cov_of, _combinations_of = torch.ops.aten.cov.default, torch.ops.aten.combinati
 
 def _polygamma_in_place(x: torch.Tensor, n: int) -> torch.Tensor:
     """PyTorch has no functional form of it by its name: the operands are in another order there."""
-    return x.copy_(torch.polygamma(n, x.clone()))  # the gradient's formula reads what x was
+    made = torch.polygamma(n, x.clone())  # the gradient's formula reads what x was
+    if not torch.can_cast(made.dtype, x.dtype):
+        raise RuntimeError(f"result type {made.dtype} can't be cast to the desired output type {x.dtype}")
+    return x.copy_(made)
 
 
 def _cov(x: torch.Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> torch.Tensor:
@@ -145,4 +149,25 @@ def as_eager() -> Iterator[None]:
             compat.forget_kernels(operator)
 
 
-__all__ = ["as_eager"]
+_BAGS = (_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default)
+
+
+def correct_results(graph: torch.fx.Graph) -> None:
+    """Of what PyTorch says wrongly. Sums of bags go a fast way on CPUs, which does not say which bag an index is in (an empty
+    tensor); those of bf16, too, which PyTorch's rule has forgotten: it is asked about f16."""
+    bags_of = [node for target in _BAGS for node in graph.find_nodes(op="call_function", target=target)]
+    for node in bags_of:
+        weight, *rest = torch.fx.map_arg(node.args, lambda arg: arg.meta["val"])
+        if weight.dtype is not torch.bfloat16 or not weight.is_cpu:
+            continue
+        with weight.fake_mode:
+            like = torch.empty_strided(weight.shape, weight.stride(), dtype=torch.float16)
+            bags = node.target(like, *rest)[1]
+        output, _, *others = node.meta["val"]
+        node.meta["val"] = (output, bags, *others)
+        for item in node.users:
+            if item.target is getitem and item.args[1] == 1:
+                item.meta["val"] = bags
+
+
+__all__ = ["as_eager", "correct_results"]

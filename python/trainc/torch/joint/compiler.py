@@ -100,6 +100,7 @@ class Compiler:
     def _first(self, gm: torch.fx.GraphModule, make: Make) -> Specialization:
         distributed.refuse_collectives(gm.graph)
         _refuse_objects(gm.graph)
+        traced_kernels.correct_results(gm.graph)
         refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
         self._make, key = make, ()
         if self.symbols is not None:
