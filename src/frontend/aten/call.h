@@ -25,7 +25,8 @@ struct ImportedValue {
   std::vector<Dims> strides;  // of the framework's tensors; only operations that ask for memory order look
   bool is_list = false;       // several results: taken apart by getitem
   Dims offsets;               // beside `strides`: the first element's place in its storage
-  // Whether it is an argument of the graph or a view of one: its place in the storage may be another at the next call.
+  // Whether it is an argument of the graph or a view of one whose place in the storage may be another at the next call
+  // ("begins" says that it is asked for).
   bool of_argument = false;
 };
 using Environment = std::unordered_map<std::string, ImportedValue>;

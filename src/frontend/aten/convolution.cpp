@@ -24,7 +24,7 @@ std::optional<formulas::Convolution> form_of(const Dims& x, const Dims& w, const
 Outcome convolution(const Call& c) {
   const Value x = c.arg(0, "input").tensor(), w = c.arg(1, "weight").tensor();
   const auto f = form_of(x.shape(), w.shape(), c, 3);
-  if (!f) return std::nullopt;
+  if (!f || !is_float(x.dtype())) return std::nullopt;  // products of integers are the framework's
   return c.give(formulas::convolution(x, w, c.optional(2, "bias", c.compute()), *f, c.compute()));
 }
 

@@ -42,7 +42,8 @@ class Importer {
     TensorMetadata v = val(node["val"], name);
     Builder b{out_.graph, name};
     const bool plain = is_row_major(v.type->shape, v.strides);
-    known_[name] = {{b.input(index, *v.type, plain ? Dims{} : v.strides)}, {v.strides}, false, {v.offset}, true};
+    const Node* input = b.input(index, *v.type, plain ? Dims{} : v.strides);
+    known_[name] = {{input}, {v.strides}, false, {v.offset}, !node.value("begins", false)};
   }
 
   void call(const Json& node) {

@@ -4,7 +4,8 @@
 //
 // Wire format:
 //   {"name": "joint", "nodes": [
-//     {"op": "placeholder", "name": "primals_1", "val": {"dtype": "f32", "shape": [8, 64], "stride": [64, 1]}},
+//     {"op": "placeholder", "name": "primals_1", "val": {"dtype": "f32", "shape": [8, 64], "stride": [64, 1]},
+//      "begins": false},
 //     {"op": "call", "name": "add_1", "target": "aten.add.Tensor", "args": [...], "kwargs": {...}, "val": V,
 //      "origin": "model.py:41", "random": false, "recompute": false, "aliases": ["primals_1"], "writes": false,
 //      "late": false},
@@ -18,6 +19,7 @@
 //     {"dtype": "f32"}; {"float": "inf" | "-inf" | "nan"}; {"complex": [real, imaginary]}; {"other": text} (device,
 //     layout, memory format, generator); null, true/false, numbers (1 is an int, 1.0 is a float), strings, lists.
 //     SymInts do not occur.
+//   - "begins": whoever runs the graph sees to it that the input begins at "offset" of its storage.
 //   - "target": of an ATen operation, or "getitem".
 //   - "random": the operation draws from the framework's generator; "late": it does so when the backward runs.
 //   - "effect": it does something beside its results (a check that raises) and keeps its place among the draws.

@@ -11,6 +11,7 @@ from conftest import Calls
 from torch import nn
 
 import trainc
+from trainc.base import records
 
 VIEWS = [
     ("transposed", lambda x: x.t()), ("flat", lambda x: x.reshape(-1) if x.is_contiguous() else x), ("row", lambda x: x[0]),
@@ -236,3 +237,35 @@ def test_parts_whose_schema_denies_that_they_are_parts(door, grad, strict):
         found.append((x.detach(), [t.stride() for t in results], apart, together, [t.detach() for t in results]))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1:4] == found[1][1:4]
     assert all(map(torch.equal, found[0][4], found[1][4]))
+
+
+PLACES = {
+    "an argument": lambda x: x.as_strided((2, 2), (1, 2), 1) * 2,
+    "by function": lambda x: torch.as_strided(x, (4,), (2,), 0) * 2,
+    "a part of one": lambda x: x[1:].as_strided((2, 3), (3, 1), 1) * 2,
+    "one of several": lambda x: x.split(2)[1].as_strided((2, 2), (1, 1), 2) * 2,
+    "a copy": lambda x: torch.as_strided_copy(x, (2, 2), (1, 2), 3) * 2,
+    "in place": lambda x: x.clone().as_strided_((2, 2), (1, 2), 1) * 2,
+    "itself": lambda x: x.as_strided((2, 2), (1, 2)) * 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("name", PLACES)
+def test_memory_that_is_read_by_its_places(name, door, grad, core):
+    """Where another call's argument begins elsewhere in its storage, other elements are read: as in eager."""
+    torch._dynamo.reset()
+    run = PLACES[name]
+    plain = Calls(run)
+    call = trainc.compile(plain) if door == "compile" else torch.compile(run, backend="trainc")
+    for begin in (0, 0, 1, 2, 0):
+        found = []
+        for each in (call, run):
+            store = torch.arange(20.0).requires_grad_(grad)
+            result = each(store[4 * begin : 4 * begin + 12].view(4, 3))
+            found.append((result.detach(), torch.autograd.grad(result.sum(), store)[0] if grad else None))
+        assert all(a is b or torch.equal(a, b) for a, b in zip(*found, strict=True)), begin
+    if door == "compile":
+        assert records.of(plain)[0].route == "compiled"

@@ -133,6 +133,15 @@ def test_sums_of_bags_of_bfloat16_are_eagers(weighted, core, strict):
     assert [record.route for record in records.of(plain)] == ["compiled"]
 
 
+@pytest.mark.parametrize("convolve", [F.conv1d, F.conv2d, F.conv3d])
+def test_convolutions_of_integers_are_pytorchs(convolve, core, strict):
+    rank = int(convolve.__name__[4])
+    plain = Calls(lambda x, w: convolve(x, w, padding=1))
+    x, w = torch.arange(2 * 5**rank).view(1, 2, *[5] * rank), torch.arange(4 * 3**rank).view(2, 2, *[3] * rank)
+    assert torch.equal(trainc.compile(plain)(x, w), plain(x, w))
+    assert [name for name, _ in records.of(plain)[0].externs()] == ["aten.convolution.default"]
+
+
 def test_a_covariance_of_too_few_warns_as_eager(core):
     """Of weighted ones, too, PyTorch asks the values."""
     weighted = trainc.compile(Calls(lambda x, w: torch.cov(x, fweights=w)))

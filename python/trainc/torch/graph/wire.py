@@ -243,7 +243,8 @@ def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
 
 def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
     if node.op == "placeholder":
-        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name)}
+        begins = {"begins": True} if node.meta.get("begins") else {}
+        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name), **begins}
     if node.op == "output":
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)

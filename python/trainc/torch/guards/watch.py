@@ -52,7 +52,7 @@ _ASKS = {
 }  # fmt: skip
 _READS_TENSOR = {"tolist", "numpy", "item", "__array__"}
 # What tells where a tensor lies, or works on its memory: no signature says that.
-_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view", "as_strided_"}
+_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view"}
 
 # Functions of PyTorch's and of the standard library that change, or read, a state which a trace does not have.
 _STATEFUL: dict[types.CodeType, str] = {}

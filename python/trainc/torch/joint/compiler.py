@@ -36,6 +36,7 @@ from trainc.torch.joint.outputs import root_of
 from trainc.torch.joint.reached import TangentsOfGradients
 from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
+from trainc.torch.joint.storage import beginnings
 from trainc.torch.joint.unread import Unread, hides_rows
 from trainc.torch.patches import patched
 from trainc.torch.run import rerun
@@ -55,6 +56,7 @@ class Compiler:
         self.runners, self.device, self.symbols, self.fusion = runners, runners.device, symbols, fusion
         self._record = record  # of the first specialization
         self.writes: list[int] = []  # inputs that forward writes to, once it is traced
+        self.begin: dict[int, int] = {}  # where inputs begin in their storage that are read by places there
         self._specializations: dict[tuple, Specialization] = {}
         self._template: Template | None = None
         self.shared = shared_kernels(symbols, lambda: self._template, record.name, self.device)
@@ -101,6 +103,7 @@ class Compiler:
         distributed.refuse_collectives(gm.graph)
         _refuse_objects(gm.graph)
         traced_kernels.correct_results(gm.graph)
+        self.begin = beginnings(gm.graph)
         refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
         self._make, key = make, ()
         if self.symbols is not None:

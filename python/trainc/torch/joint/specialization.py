@@ -24,6 +24,7 @@ from trainc.torch.compat import disable_current_modes
 from trainc.torch.device import Host
 from trainc.torch.graph.captured import captured
 from trainc.torch.guards.overlap import Apart
+from trainc.torch.joint import storage
 from trainc.torch.joint.outputs import Outputs
 from trainc.torch.joint.unread import Unread
 from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
@@ -182,6 +183,8 @@ class Specialization:
         context = self._context
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
+        if self._compiler.begin:
+            storage.check([*inputs, *context.constants], self._compiler.begin)
         arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
         if self._graph is not None or self._unread is not None:
             arena.trainc_rerun = Rerun(inputs, context.written, context.device, context.draws, self._graph)
@@ -509,6 +512,8 @@ class Inference:
     def forward(self, inputs: Sequence[Tensor]) -> list[Any]:
         if self._compiler.writes:
             self.apart.check(inputs, self._compiler.writes)
+        if self._compiler.begin:
+            storage.check([*inputs, *self._constants], self._compiler.begin)
         results, _ = self._outputs(self._executable([*inputs, *self._constants]), inputs)
         return results
 
