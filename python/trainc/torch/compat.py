@@ -202,6 +202,10 @@ def has_decomposition(operator: Any) -> bool:
     return operator._can_decompose()
 
 
+# PyTorch's rule for what these give is not eager's for bf16 (capture/traced_kernels.py).
+EMBEDDING_BAGS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
+
+
 def run_kernel(operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
     """The operator's kernel of one dispatch key."""
     return operator._op_dk(key, *args, **kwargs)

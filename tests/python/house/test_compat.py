@@ -356,6 +356,12 @@ def test_optimizers_hooks_states_and_schedulers():
     assert fused is False and isinstance(foreach, bool)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_bags_say_not_which_bag_an_index_is_in(dtype):
+    for bags in compat.EMBEDDING_BAGS:
+        assert bags(torch.ones(4, 3, dtype=dtype), torch.tensor([0, 1, 2]), torch.tensor([0, 2]))[1].numel() == 0
+
+
 def test_checks_of_matrices_are_kept():
     check, add = torch.ops.aten._linalg_check_errors.default, torch.ops.aten.add.Tensor
     compat._order_checks()  # once more changes nothing

@@ -149,13 +149,10 @@ def as_eager() -> Iterator[None]:
             compat.forget_kernels(operator)
 
 
-_BAGS = (_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default)
-
-
 def correct_results(graph: torch.fx.Graph) -> None:
     """Of what PyTorch says wrongly. Sums of bags go a fast way on CPUs, which does not say which bag an index is in (an empty
     tensor); those of bf16, too, which PyTorch's rule has forgotten: it is asked about f16."""
-    bags_of = [node for target in _BAGS for node in graph.find_nodes(op="call_function", target=target)]
+    bags_of = [node for target in compat.EMBEDDING_BAGS for node in graph.find_nodes(op="call_function", target=target)]
     for node in bags_of:
         weight, *rest = torch.fx.map_arg(node.args, lambda arg: arg.meta["val"])
         if weight.dtype is not torch.bfloat16 or not weight.is_cpu:
