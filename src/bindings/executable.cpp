@@ -10,6 +10,7 @@
 #include "bindings/bindings.h"
 #include "plan/live.h"
 #include "runtime/call_buffers.h"
+#include "runtime/operation.h"
 #include "support/error.h"
 #include "support/remark_json.h"
 
@@ -142,13 +143,11 @@ std::string why_extern(const plan::Plan& p, const plan::Step& s) {
   return "";
 }
 
-std::string report(const CoreExecutable& e) {
+json steps_of(const runtime::Executable& e) {
   const plan::Plan& p = e.plan();
-  const std::vector<runtime::StepTime> times = e.loaded->step_times();
+  const std::vector<runtime::StepTime> times = e.step_times();
   std::vector<std::string> codes;
   for (const plan::Kernel& k : p.kernels) codes.push_back(plan::code_hash(k));
-  std::vector<std::string> notes = p.notes;
-  for (std::string& note : e.loaded->notes()) notes.push_back(std::move(note));
   json steps = json::array();
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const plan::Step& s = p.steps[i];
@@ -164,16 +163,28 @@ std::string report(const CoreExecutable& e) {
       step["blocks"] = s.parallel_extent, step["threads"] = p.kernels[s.kernel].threads;
     if (s.kind == StepKind::Product) step["aligned"] = rows_at_16_bytes(s.product);
     if (s.guard >= 0) step["guard"] = (s.guard_value ? "" : "not ") + p.buffers[s.guard].name;
-    if (s.kind == StepKind::Start) step["operation"] = s.target;
+    if (s.kind == StepKind::Start) {
+      step["operation"] = s.target;
+      const runtime::Operation* operation = e.operation(i);
+      const runtime::Operation::Loop loop = operation ? operation->loop() : runtime::Operation::Loop{};
+      if (loop.body) step["body"] = steps_of(*loop.body), step["starts"] = loop.starts, step["trips"] = loop.trips;
+    }
     if (s.token >= 0) step["token"] = s.token;
     if (s.kind == StepKind::Extern) step["reason"] = why_extern(p, s);
     steps.push_back(std::move(step));
   }
+  return steps;
+}
+
+std::string report(const CoreExecutable& e) {
+  const plan::Plan& p = e.plan();
+  std::vector<std::string> notes = p.notes;
+  for (std::string& note : e.loaded->notes()) notes.push_back(std::move(note));
   return json{{"name", p.name},
               {"cpu", p.device.empty() ? p.cpu : p.device},
               {"temp_bytes", p.temp_bytes},
               {"saved_bytes", p.saved_bytes},
-              {"steps", steps},
+              {"steps", steps_of(*e.loaded)},
               {"notes", notes},
               {"remarks", p.remarks},
               {"compile", e.compile_record}}

@@ -12,11 +12,14 @@ class CpuExecutable : public Executable {
   ~CpuExecutable() override;
   void run(const Call&) override;
   std::unique_ptr<RunInParts> start(const Call&) override;
+  std::unique_ptr<Trips> trips() override;
   std::vector<StepTime> step_times() const override;
+  const Operation* operation(size_t step) const override;
 
  private:
   struct Impl;
   class InParts;
+  class PlacedTrips;
   std::unique_ptr<Impl> impl_;
 };
 

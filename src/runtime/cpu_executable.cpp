@@ -19,6 +19,7 @@
 #include "support/dump.h"
 #include "support/error.h"
 #include "support/failure.h"
+#include "support/while_operation.h"
 
 namespace trainc::runtime {
 namespace {
@@ -26,6 +27,20 @@ namespace {
 // Waking the threads costs some microseconds; a step with less to do than this (bytes moved + operations) stays on its
 // caller.
 constexpr int64_t kWorthThreads = 64 << 10;
+
+bool stays_on_caller(const plan::Step& step) {
+  return step.parallel_extent == 1 || (step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads);
+}
+
+/// A copy whose caller gave one memory for both.
+bool copies_onto_itself(const plan::Step& step, const std::vector<void*>& args) {
+  return !step.target.empty() && args[0] == args[1];
+}
+
+[[noreturn]] void check_failed(const plan::Step& step, uint32_t failed) {
+  throw_failure(static_cast<Failure>(failed),
+                fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+}
 
 /// What one run knows, kept for the next: a run allocates nothing. There are as many as ran at once.
 struct Run {
@@ -86,10 +101,11 @@ struct CpuExecutable::Impl {
     free.push_back(std::move(run));
   }
 
-  /// The pointers of `buffers`; a missing one is an error only where it would be used.
-  void gather(const Run& run, const plan::Step& step, const std::vector<int>& buffers, std::vector<void*>& into) const {
+  /// The pointers of a step's arguments; a missing one is an error only where it would be used.
+  void gather(const std::vector<void*>& pointers, const plan::Step& step, std::vector<void*>& into) const {
+    const std::vector<int>& buffers = step.arguments;
     for (size_t i = 0; i < buffers.size(); ++i) {
-      into[i] = run.pointers[buffers[i]];
+      into[i] = pointers[buffers[i]];
       const plan::Buffer& b = plan.buffers[buffers[i]];
       if (!into[i] && b.bytes > 0)
         throw InternalError(fmt::format("plan {}, step {}: no memory for {}", plan.name, step.name, b.name));
@@ -97,16 +113,13 @@ struct CpuExecutable::Impl {
   }
 
   void run_kernel_step(const Run& run, const plan::Step& step, std::vector<void*>& args, const Call& call) const {
-    gather(run, step, step.arguments, args);
+    gather(run.pointers, step, args);
     for (size_t i = 0; i < step.shifts.size(); ++i) args[i] = static_cast<char*>(args[i]) + step.shifts[i];
-    if (!step.target.empty() && args[0] == args[1]) return;  // a copy onto itself: the caller gave one memory for both
+    if (copies_onto_itself(step, args)) return;
     const plan::Kernel& kernel = plan.kernels[step.kernel];
-    const bool small = step.flops + step.bytes > 0 && step.flops + step.bytes < kWorthThreads;
     const uint32_t failed = run_kernel(code.entry(step.kernel), args.data(), kernel.scratch_bytes, step.parallel_extent,
-                                       small, poison.has_value(), call.flushes_denormals);
-    if (failed)
-      throw_failure(static_cast<Failure>(failed),
-                    fmt::format(" in {} (check {} of {})", fmt::join(step.origins, ", "), failed, step.name));
+                                       stays_on_caller(step), poison.has_value(), call.flushes_denormals);
+    if (failed) check_failed(step, failed);
   }
 
   /// Whether a step is to be passed over in this run: the values it computes are not wanted.
@@ -129,7 +142,7 @@ struct CpuExecutable::Impl {
           if (!passed_over(run, step)) run_kernel_step(run, step, run.arguments[i], call);
           break;
         case plan::StepKind::Extern:
-          gather(run, step, step.arguments, run.arguments[i]);
+          gather(run.pointers, step, run.arguments[i]);
           run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,
                      [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
           break;
@@ -137,7 +150,7 @@ struct CpuExecutable::Impl {
           throw InternalError(step.name + ": a product of the vendor's library in a plan for the CPU");
         case plan::StepKind::Random: draws.run(i, run.pointers); break;
         case plan::StepKind::Start:
-          gather(run, step, step.arguments, run.arguments[i]);
+          gather(run.pointers, step, run.arguments[i]);
           run.flights.add(step, operations[i]->start(run.arguments[i]));
           break;
         case plan::StepKind::Wait:
@@ -160,6 +173,8 @@ std::vector<StepTime> CpuExecutable::step_times() const {
   const ShortLock lock;
   return impl_->times;
 }
+
+const Operation* CpuExecutable::operation(size_t step) const { return impl_->operations.at(step).get(); }
 
 /// One run of a plan, the whole of it or in parts.
 class CpuExecutable::InParts : public RunInParts {
@@ -211,6 +226,90 @@ class CpuExecutable::InParts : public RunInParts {
   Draws draws_;
   size_t done_ = 0;  // steps before it have run
 };
+
+/// Runs of kernels and loops alone: what each step is called with is written down when the memory is told, so that a
+/// trip is calls and nothing else. Beside a kernel of a few nanoseconds all else would count.
+class CpuExecutable::PlacedTrips : public Trips {
+ public:
+  static bool suits(const Impl& impl) {
+    return !impl.poison && std::ranges::all_of(impl.plan.steps, [](const plan::Step& s) {
+      return s.kind == plan::StepKind::Kernel || s.kind == plan::StepKind::Wait ||
+             (s.kind == plan::StepKind::Start && s.target == kWhile);  // which is over when it has begun
+    });
+  }
+  explicit PlacedTrips(const Impl& impl) : impl_(impl) {
+    for (const plan::Step& s : impl.plan.steps) arguments_.emplace_back(s.arguments.size());
+  }
+
+  void place(const Call& call) override {
+    flushes_denormals_ = call.flushes_denormals;
+    pointers_ = place_buffers(impl_.plan, call, static_cast<uint8_t*>(call.temp));
+    work_.clear();
+    for (size_t i = 0; i < impl_.plan.steps.size(); ++i) {
+      const plan::Step& step = impl_.plan.steps[i];
+      if (step.kind == plan::StepKind::Wait) continue;
+      std::vector<void*>& args = arguments_[i];
+      impl_.gather(pointers_, step, args);
+      Work w{.args = args.data(), .step = i};
+      if (step.guard >= 0) {
+        w.guard = static_cast<const uint8_t*>(pointers_[step.guard]);
+        require(w.guard != nullptr,
+                fmt::format("plan {}, step {}: no memory for its guard", impl_.plan.name, step.name));
+        w.guard_value = step.guard_value;
+      }
+      if (step.kind == plan::StepKind::Kernel) {
+        for (size_t k = 0; k < step.shifts.size(); ++k) args[k] = static_cast<char*>(args[k]) + step.shifts[k];
+        if (step.parallel_extent <= 0 || copies_onto_itself(step, args)) continue;
+        w.entry = impl_.code.entry(step.kernel);
+        w.scratch_bytes = impl_.plan.kernels[step.kernel].scratch_bytes;
+        w.extent = step.parallel_extent;
+        w.stays_on_caller = stays_on_caller(step);
+        w.is_small = w.stays_on_caller && !w.guard && w.scratch_bytes == 0;
+      }
+      work_.push_back(w);
+    }
+  }
+
+  void run() override {
+    for (const Work& w : work_) {
+      uint32_t failed = 0;
+      if (w.is_small) w.entry(w.args, nullptr, &failed, 0, w.extent);
+      else failed = run_other(w);
+      if (failed) check_failed(impl_.plan.steps[w.step], failed);
+    }
+  }
+
+ private:
+  struct Work {
+    KernelEntry entry = nullptr;  // none: it starts a loop
+    void* const* args = nullptr;
+    int64_t extent = 0;
+    bool is_small = false;  // on the caller, always, without scratch memory
+    bool stays_on_caller = false, guard_value = true;
+    const uint8_t* guard = nullptr;
+    int64_t scratch_bytes = 0;
+    size_t step = 0;
+  };
+
+  uint32_t run_other(const Work& w) const {
+    if (w.guard && (*w.guard != 0) != w.guard_value) return 0;
+    if (w.entry)
+      return run_kernel(w.entry, w.args, w.scratch_bytes, w.extent, w.stays_on_caller, false, flushes_denormals_);
+    impl_.operations[w.step]->start(arguments_[w.step]);
+    return 0;
+  }
+
+  const Impl& impl_;
+  std::optional<bool> flushes_denormals_;
+  std::vector<void*> pointers_;                // by buffer
+  std::vector<std::vector<void*>> arguments_;  // by step
+  std::vector<Work> work_;
+};
+
+std::unique_ptr<Trips> CpuExecutable::trips() {
+  if (PlacedTrips::suits(*impl_)) return std::make_unique<PlacedTrips>(*impl_);
+  return Executable::trips();
+}
 
 void CpuExecutable::run(const Call& call) { InParts(*impl_, call, profile).run_until(impl_->plan.steps.size()); }
 

@@ -44,7 +44,24 @@ Registry& registry() {
 
 }  // namespace
 
+namespace {
+
+/// Of a device, or a plan, that has no quicker way.
+class WholeRuns : public Trips {
+ public:
+  explicit WholeRuns(Executable& executable) : executable_(executable) {}
+  void place(const Call& call) override { call_ = &call; }
+  void run() override { executable_.run(*call_); }
+
+ private:
+  Executable& executable_;
+  const Call* call_ = nullptr;
+};
+
+}  // namespace
+
 Executable::Executable(plan::Plan plan) : plan_(std::move(plan)) { plan::verify(plan_); }
+std::unique_ptr<Trips> Executable::trips() { return std::make_unique<WholeRuns>(*this); }
 
 std::unique_ptr<Executable> Device::load(plan::Plan plan) const {
   require_target(plan.name, plan.device, *this);

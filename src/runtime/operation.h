@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "runtime/runtime.h"
 
 namespace trainc::runtime {
 
@@ -34,6 +35,12 @@ class InFlight {
 class Operation {
  public:
   virtual ~Operation() = default;
+  /// Of a loop: what it runs in each trip, and how often so far it has been started, and has run that.
+  struct Loop {
+    const Executable* body = nullptr;
+    int64_t starts = 0, trips = 0;
+  };
+  virtual Loop loop() const { return {}; }
   /// Begins with the memory of the step's arguments and returns at once. Starts are made in the plan's order, by the
   /// thread that runs the plan; several threads may run it at once. The operation draws no random numbers.
   virtual std::unique_ptr<InFlight> start(const std::vector<void*>& arguments) const = 0;

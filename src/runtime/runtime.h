@@ -59,6 +59,18 @@ class RunInParts {
   virtual void run_until(size_t end) = 0;
 };
 
+class Operation;  // operation.h
+
+/// Runs of a plan one after the other, over memory that is told once for many of them: a loop's trips.
+class Trips {
+ public:
+  virtual ~Trips() = default;
+  /// From now on over the memory of this call, which nobody changes before the last of its runs. `call.temp` is there.
+  virtual void place(const Call&) = 0;
+  /// As Executable::run. The calling thread has been put into the arithmetic that `flushes_denormals` asks for.
+  virtual void run() = 0;
+};
+
 /// A plan that a device has loaded (device.h).
 class Executable {
  public:
@@ -71,11 +83,15 @@ class Executable {
   virtual void run(const Call&) = 0;
   /// The same run, of which each part is asked for. `Call` and this outlive it. nullptr: this device runs all at once.
   virtual std::unique_ptr<RunInParts> start(const Call&) { return nullptr; }
+  /// For runs that differ in nothing. This outlives it; one thread at a time may use it.
+  virtual std::unique_ptr<Trips> trips();
   /// Throws the error of an earlier run that was found only after that had returned: on devices that queue runs.
   virtual void finish() {}
   /// When each step of the last run ran for which `profile` was set; empty: there was none, or the device cannot tell.
   bool profile = false;
   virtual std::vector<StepTime> step_times() const { return {}; }
+  /// What a Start begins, for explain; nullptr: this device does not tell.
+  virtual const Operation* operation(size_t /*step*/) const { return nullptr; }
   /// What there is to say of how it runs, a line each: for explain.
   virtual std::vector<std::string> notes() const { return {}; }
 

@@ -9,5 +9,7 @@
 namespace trainc {
 
 inline constexpr const char* kWhile = "trainc_started.while";
+/// Loops within one another, at most: front ends refuse deeper ones, and so does who loads a plan.
+inline constexpr int kDeepestLoop = 32;
 
 }  // namespace trainc

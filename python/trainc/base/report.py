@@ -291,7 +291,7 @@ def _beside(steps: list[dict]) -> list[str]:
     it was measured."""
     started = [step for step in steps if step["kind"] == "start"]
     loops = [step for step in started if step["operation"] == LOOP]
-    lines = [f"    a loop, until its data ends it: {_origins(step)}" for step in loops]
+    lines = [line for step in loops for line in _loop(step)]
     started = [step for step in started if step["operation"] != LOOP]
     if not started:
         return lines
@@ -299,6 +299,16 @@ def _beside(steps: list[dict]) -> list[str]:
     waited = sum(step.get("seconds", 0) for step in steps if step["kind"] == "wait")
     for_it = f", waited for {waited * 1e3:.2f} ms" if waited else ""
     return [*lines, f"    beside the kernels: {len(started)} x {names}{for_it}"]
+
+
+def _loop(step: dict) -> list[str]:
+    """It, and below it what runs in each trip."""
+    starts, trips = step.get("starts", 0), step.get("trips", 0)
+    told = f", {count(trips, 'trip')} in {count(starts, 'run')} so far" if starts else ""
+    body = step.get("body", [])
+    rows = [_row(inner) for inner in body if inner["kind"] == "kernel"]
+    rows += [line for inner in body if inner.get("operation") == LOOP for line in _loop(inner)]
+    return [f"    a loop, until its data ends it: {_origins(step)}{told}", *(f"  {row}" for row in rows)]
 
 
 def _row(step: dict) -> str:

@@ -16,7 +16,8 @@ class Importer : public Regions {
  public:
   Importer() = default;
   /// Of a part of the module that becomes a graph of its own: what it reads from outside are inputs of that.
-  explicit Importer(Importer& outside) : functions_(outside.functions_), outside_(&outside) {
+  explicit Importer(Importer& outside)
+      : functions_(outside.functions_), outside_(&outside), depth_(outside.depth_ + 1) {
     builder_.origin = outside.builder_.origin;
   }
   Importer(Importer&&) = delete;  // its builder knows where its graph is
@@ -105,6 +106,7 @@ class Importer : public Regions {
       for (int part = 0; part < c.operands[i]; ++part, ++place)
         if (names[i].at("name") != returns[i]) carried.push_back(place);
     Importer inside(*this);
+    if (inside.depth_ > kDeepestLoop) c.fail("is a loop within " + std::to_string(kDeepestLoop) + " others");
     Values first(c.in.size()), results = c.in;
     std::vector<const Node*> operands;
     ExternAttr attr;
@@ -294,6 +296,7 @@ class Importer : public Regions {
   std::optional<Dims> mapped_;                   // of the tensors for whose elements a region on scalars is read
   Known known_;
   Importer* outside_ = nullptr;                        // whose module this is a part of
+  int depth_ = 0;                                      // loops that it is in
   std::vector<const Node*> read_outside_;              // its values that are inputs here, behind those that there were
   std::unordered_map<const Node*, const Node*> here_;  // what stands for its values
 };

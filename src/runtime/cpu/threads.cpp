@@ -3,7 +3,9 @@
 // our own. A forked child has neither pool's threads (libgomp would wait for them for ever): it gets a new pool of our
 // own.
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,15 +32,34 @@ struct Torch {
 
 std::atomic<bool> forked{false};
 
-/// The loaded libtorch_cpu; null members where there is none (yet: it may be imported later).
+/// How many libraries the process has loaded so far.
+uint64_t loaded_libraries() {
+  uint64_t count = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* first, size_t, void* count) {
+        *static_cast<uint64_t*>(count) = first->dlpi_adds;
+        return 1;
+      },
+      &count);
+  return count;
+}
+
+/// The loaded libtorch_cpu; null members where there is none (yet: it may be imported later). It is looked for only
+/// where something has been loaded since: dlopen looks through directories, which takes longer than most kernels.
 const Torch& torch() {
   static Torch found;
   static std::atomic<bool> done{false};
   static std::mutex mutex;
   static const Torch none;
+  static std::atomic<uint64_t> looked_among{0};
   if (done.load(std::memory_order_acquire)) return found;
+  const uint64_t loaded = loaded_libraries();
+  if (loaded == looked_among.load(std::memory_order_relaxed)) return none;
   void* handle = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (!handle) return none;
+  if (!handle) {
+    looked_among.store(loaded, std::memory_order_relaxed);
+    return none;
+  }
   std::lock_guard lock(mutex);
   if (!done.load()) {
     found.parallel_for = reinterpret_cast<TorchParallelFor>(dlsym(handle, "torch_parallel_for"));
@@ -79,57 +100,99 @@ std::pair<int64_t, int64_t> part_of(int64_t n, int64_t parts, int64_t part) {
   return {n * part / parts, n * (part + 1) / parts};
 }
 
+/// As much as a thread waits awake, some 20 us: a kernel is seldom far behind the last, and a thread that sleeps is
+/// woken in 10 us or more.
+constexpr int kLooks = 1000;
+/// Whether `so` became true within that time.
+template <class So> bool soon(const So& so) {
+  for (int i = 0; i < kLooks; ++i) {
+    if (so()) return true;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  return so();
+}
+
+/// Work is cut into a part for each thread, and whoever comes first takes the next: a thread that has not woken when
+/// the caller is done with its own part is not waited for.
 class Pool {
  public:
-  explicit Pool(int threads) : size_(std::max(1, threads)) {
-    for (int i = 1; i < size_; ++i) std::thread([this, i] { serve(i); }).detach();  // they live as long as the process
+  explicit Pool(int threads) : size_(std::clamp(threads, 1, kMostThreads)) {
+    for (int i = 1; i < size_; ++i) std::thread([this] { serve(); }).detach();  // they live as long as the process
   }
   int size() const { return size_; }
   void run(int64_t n, Work& work) {
     std::unique_lock one_at_a_time(caller_, std::try_to_lock);
     if (!one_at_a_time || size_ == 1) return work.run(0, n);
-    {
-      std::lock_guard lock(mutex_);
-      work_ = &work, n_ = n, left_ = size_ - 1, ++round_;
+    work_ = &work, n_ = n;
+    left_.store(size_);
+    const uint64_t first = (ticket_.load() / kRound + 1) * kRound;  // part 0 of the next round
+    ticket_.store(first);
+    if (sleeping_.load() > 0) {
+      const std::lock_guard lock(mutex_);
+      start_.notify_all();
     }
-    start_.notify_all();
-    serve_part(0, n, work);
+    take_parts(first);
+    if (soon([&] { return left_.load() == 0; })) return;
     std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return left_ == 0; });
+    done_.wait(lock, [&] { return left_.load() == 0; });
   }
 
  private:
-  void serve_part(int i, int64_t n, Work& work) const {
-    const auto [begin, end] = part_of(n, size_, i);
-    inside = true;
-    if (begin < end) work.run(begin, end);
-    inside = false;
+  // ticket_: the round, times this, and the next part that nobody has taken
+  static constexpr uint64_t kRound = 1 << 16;
+  static constexpr int kMostThreads = 1 << 12;
+
+  /// Takes parts of the round of `ticket` until there are none. While one is taken, and not done, the round is not
+  /// over: so what is read of it after that is its own.
+  void take_parts(uint64_t ticket) {
+    const uint64_t round = ticket / kRound;
+    while (ticket / kRound == round && ticket % kRound < static_cast<uint64_t>(size_)) {
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+      const auto [begin, end] = part_of(n_, size_, static_cast<int64_t>(ticket % kRound));
+      inside = true;
+      if (begin < end) work_->run(begin, end);
+      inside = false;
+      if (left_.fetch_sub(1) == 1) {  // the caller may sleep by now
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
+      ticket = ticket_.load();
+    }
   }
-  void serve(int i) {
-    uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
+  void serve() {
+    uint64_t seen = 0;  // the round that it has looked at last
     for (;;) {
-      start_.wait(lock, [&] { return round_ != seen; });
-      seen = round_;
-      Work& work = *work_;
-      const int64_t n = n_;
-      lock.unlock();
-      serve_part(i, n, work);
-      lock.lock();
-      if (--left_ == 0) done_.notify_one();
+      const auto another = [&] { return ticket_.load() / kRound != seen; };
+      if (!soon(another)) {
+        std::unique_lock lock(mutex_);
+        ++sleeping_;
+        start_.wait(lock, another);
+        --sleeping_;
+      }
+      const uint64_t ticket = ticket_.load();
+      seen = ticket / kRound;
+      take_parts(ticket);
     }
   }
 
   const int size_;
   std::mutex caller_, mutex_;
   std::condition_variable start_, done_;
-  Work* work_ = nullptr;
+  Work* work_ = nullptr;  // with n_: of the round; written before its ticket
   int64_t n_ = 0;
-  int left_ = 0;
-  uint64_t round_ = 0;
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<int> left_{0};  // parts that are not done
+  std::atomic<int> sleeping_{0};
 };
 
-int hardware_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+/// Those that this process may run on at a time.
+int hardware_threads() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 // Never destroyed: its threads may outlive static destruction. After a fork the old one is left behind, with whatever
 // state its locks had.

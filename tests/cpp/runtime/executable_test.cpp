@@ -174,8 +174,7 @@ TEST(Executable, TimesStepsAndTheirPartsByThread) {
         EXPECT_GE(part.start, t.start);
         EXPECT_LE(part.start + part.seconds, at);
       }
-      EXPECT_EQ(threads.size(), t.parts.size());
-      EXPECT_TRUE(threads.contains(thread_number()));
+      EXPECT_LE(threads.size(), static_cast<size_t>(thread_count()));  // who is done takes what another has not begun
     }
     EXPECT_LE(at, after);
   }

@@ -7,6 +7,7 @@
 #include "../common/jump_kernel.h"
 #include "../common/plans.h"
 #include "runtime/cpu_device.h"
+#include "runtime/operation.h"
 #include "support/error.h"
 #include "support/while_operation.h"
 
@@ -78,6 +79,70 @@ TEST(While, ABodyMayGiveBackWhatItGot) {
   last.outputs[0] = 1, last.buffers[2].space = MemorySpace::Temp;  // step, as it is
   plan_memory(last);
   EXPECT_EQ(run(loop(last), 1, 20, true), 20);
+}
+
+TEST(While, ACheckThatFailsInATripEndsIt) {
+  Plan p = body(true);
+  p.kernels[0] = jump_kernel("fails", [](void* const* a, void*, uint32_t* status, int64_t, int64_t) {
+    at(a[2]) = at(a[0]) + at(a[1]);
+    if (at(a[2]) > 4) *status = 1;
+  });
+  EXPECT_EQ(run(loop(p), 1, 2, false), 1);
+  EXPECT_THROW(run(loop(p), 1, 2, true), IndexError);
+}
+
+TEST(While, AGuardIsLookedAtInEachTrip) {
+  Plan p = body(true);
+  p.buffers.push_back(buffer("once", MemorySpace::Temp, 1, 0));
+  p.buffers.push_back(flag("small", MemorySpace::Temp, 0));
+  p.kernels.push_back(jump_kernel("is_below_4", [](void* const* a, void*, uint32_t*, int64_t, int64_t) {
+    *static_cast<bool*>(a[1]) = at(a[0]) < 4;
+  }));
+  static int ran;
+  ran = 0;
+  p.kernels.push_back(
+      jump_kernel("counts", [](void* const* a, void*, uint32_t*, int64_t, int64_t) { ++ran, at(a[2]) = 0; }));
+  p.steps.insert(p.steps.begin(), {call(2, {0}, {5}), call(3, {5, 0}, {4})});
+  p.steps[1].guard = 5;
+  plan_memory(p);
+  EXPECT_EQ(run(loop(p), 1, 2, true), 11);  // of 1, 3, 5, 7 and 9 two are below 4
+  EXPECT_EQ(ran, 2);
+}
+
+/// x + step in each trip of the innermost, `deep` loops around it.
+Plan within(int deep) {
+  Plan p = body(true);
+  for (int i = 1; i < deep; ++i) {
+    Plan outer = loop(p);
+    outer.name = "body", outer.input_count = 2;
+    outer.buffers = {buffer("x", MemorySpace::Input, 1, 0), buffer("step", MemorySpace::Input, 1, 1),
+                     flag("first", MemorySpace::Temp, 0), buffer("y", MemorySpace::Output, 1, 0),
+                     flag("goes_on", MemorySpace::Output, 1)};
+    outer.kernels = {jump_kernel("is_below_10", is_below_10)};
+    outer.steps.insert(outer.steps.begin(), call(0, {0}, {2}));
+    outer.steps.push_back(call(0, {3}, {4}));
+    outer.output_count = 2, outer.outputs = {3, 4};
+    plan_memory(outer);
+    p = outer;
+  }
+  return loop(p);
+}
+
+TEST(While, HasADepth) {
+  EXPECT_EQ(run(within(2), 1, 2, true), 11);
+  EXPECT_EQ(run(within(kDeepestLoop), 1, 2, true), 11);
+  for (const int deep : {kDeepestLoop + 1, 100})
+    EXPECT_THAT([&] { CpuExecutable(load(save(within(deep)))); },
+                ThrowsMessage<UserError>(HasSubstr("a loop within 32 others")));
+  EXPECT_EQ(run(within(kDeepestLoop), 1, 2, true), 11) << "after a refusal";
+}
+
+TEST(While, TellsItsTrips) {
+  const CpuExecutable loaded(loop(body(true)));
+  const auto told = [&] { return loaded.operation(0)->loop(); };
+  EXPECT_EQ(told().body->plan().name, "body");
+  EXPECT_EQ(told().trips, 0);
+  EXPECT_EQ(loaded.operation(1), nullptr);
 }
 
 TEST(While, SaysWhatDoesNotFit) {

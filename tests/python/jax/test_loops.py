@@ -2,6 +2,7 @@
 
 import functools
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -281,10 +282,106 @@ def test_a_state_that_is_given_away():
         assert before.is_deleted()
 
 
-def test_explain_names_a_loop_with_its_line():
-    ours = trainc.jit(powers)
-    text = str(trainc.explain(ours, batch=(X, I(2))))
+class Drawn:
+    """A loop over values that all lie in memory of one shape: each is given from old ones, another's place or what a row was put
+    into among them. All numbers are small integers, so that no order of sums shows."""
+
+    def __init__(self, seed, depth=0):
+        self._draw = np.random.default_rng(seed)
+        self.depth, self.carried = depth, int(self._draw.integers(1, 6))
+        self.rules = [self._draw.integers(0, 9) for _ in range(self.carried)]
+        self.of = self._draw.integers(0, self.carried, (self.carried, 2))
+        self.beside = self._draw.integers(0, 3, self.carried) == 0
+        self.inner = Drawn(seed + 1000, depth + 1) if depth < 2 and self._draw.integers(0, 3) == 0 else None
+        self.trips = int(self._draw.integers(0, 4))
+
+    def value(self, k, i, values, x):
+        a, b = values[self.of[k][0]], values[self.of[k][1]]
+        match self.rules[k]:
+            case 0:
+                return a  # another's place, or its own
+            case 1:
+                return values[k]
+            case 2:
+                return x  # what is read beside it
+            case 3:
+                return lax.dynamic_update_slice(values[k], (a[:1] + i) % 7, (i % 4, 0))
+            case 4:
+                return lax.dynamic_update_slice(
+                    values[k], b[1:2] % 5, ((a[0, 0] % 4).astype(int), 0)
+                )  # the row's place is read there, too
+            case 5:
+                return (a.T + b) % 11
+            case 6:
+                return a.at[i % 4].add(1.0)
+            case 7:
+                return (a @ b) % 13
+            case _:
+                return (a + b + i) % 9
+
+    def __call__(self, values, x, n):
+        def trip(i, values):
+            new = [self.value(k, i, values, x) for k in range(self.carried)]
+            if self.inner:
+                first = [new[k % self.carried] for k in range(self.inner.carried)]
+                again = self.inner(first, values[0], (i + self.trips) % 4)
+                new[:1] = again[:1]
+            return tuple(
+                v if not kept else (v + values[k]) % 10 for k, (v, kept) in enumerate(zip(new, self.beside, strict=True))
+            )
+
+        results = lax.fori_loop(0, n, trip, tuple(values))
+        return (*results, values[0]) if self.depth == 0 else results
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_drawn_loops(part):
+    x = np.arange(16, dtype=np.float32).reshape(4, 4) % 5
+    for seed in range(part * 8, part * 8 + 8):
+        drawn = Drawn(seed)
+        one = seed % 3 == 0  # all begin as one value
+        values = [x if one else (x + k) % 6 for k in range(drawn.carried)]
+        function = functools.partial(drawn)
+        ours, theirs = trainc.jit(function), jax.jit(function)
+        for n in (0, 1, 2, 5, 3):
+            same(ours(values, x, I(n)), theirs(values, x, I(n)), 0)
+        assert all(record.route == "compiled" for record in records.of(ours))
+
+
+def test_drawn_loops_over_what_is_given_away():
+    x = np.arange(16, dtype=np.float32).reshape(4, 4) % 5
+    for seed in range(100, 112):
+        drawn = Drawn(seed)
+        ours, theirs = (jit(functools.partial(drawn), donate_argnums=0) for jit in (trainc.jit, jax.jit))
+        for n in (3, 0, 4):
+            first = lambda: [jnp.asarray((x + k) % 6) for k in range(drawn.carried)]  # noqa: E731, B023
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Some donated buffers")
+                same(ours(first(), x, I(n)), theirs(first(), x, I(n)), 0)
+
+
+def test_explain_names_a_loop_with_its_line_and_what_runs_in_it():
+    ours = trainc.jit(lambda x, n: nested(x * 0.75, n))  # no other test's plan: what runs is counted
+    text = str(trainc.explain(ours, batch=(X, I(4))))
     assert re.search(r"a loop, until its data ends it: test_loops.py:\d+", text), text
+    ours(X, I(4)), ours(X, I(2))
+    lines = str(trainc.explain(ours)).splitlines()
+    outer, inner = (n for n, line in enumerate(lines) if "a loop, until its data ends it" in line)
+    assert re.search(r"test_loops.py:\d+ .*, 6 trips in 2 runs so far", lines[outer]), lines
+    assert re.search(r"test_loops.py:\d+ .*, 7 trips in 4 runs so far", lines[inner]), lines  # 1 + 2 + 3 and 1: none at i = 0
+    assert lines[inner].startswith("      a loop") and lines[outer].startswith("    a loop")
+    assert all(re.match(r"      \S", line) for line in lines[outer + 1 : inner]) and inner > outer + 1, lines
+    assert lines[inner + 1].startswith("        map_"), lines
+
+
+def test_a_depth():
+    def within(depth):
+        def function(x, n):
+            return lax.fori_loop(0, n, lambda i, x: within(depth - 1)(x, n) if depth > 1 else x + 1, x)
+
+        return function
+
+    same(whole(within(5), X, I(2)), jax.jit(within(5))(X, I(2)), 0)
 
 
 def test_threads_that_run_one_loop():
