@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from doors import DOORS, NOTHING, Door, Tracer, is_of_dynamo
-from observe import Observed, differences, run
+from observe import UNSIGNED, ZERO, Observed, differences, run
 from opinfos import Case
 from program import Program, in_float64
 
@@ -82,6 +82,7 @@ def true(program: Program, eager: Observed) -> list[Observed] | list[None]:
 
 def _judged(program: Program, case: Case, kind: type[Door], eagers: list[Observed]) -> dict:
     truths, eager = true(program, eagers[0]), eagers[0]
+    signed = case.name.split("/")[1] not in UNSIGNED
 
     def through(kind: type[Door]) -> tuple[Door, list[Observed], list[str]]:
         """Two calls; what the first gave is looked at again after the second."""
@@ -89,10 +90,10 @@ def _judged(program: Program, case: Case, kind: type[Door], eagers: list[Observe
         runs, told = [], []
         for wanted, truth in zip(eagers, truths, strict=True):
             runs.append(run(door.call, door.module, *program.arguments()))
-            told += differences(runs[-1], wanted, truth, case.values)
+            told += [d for d in differences(runs[-1], wanted, truth, case.values) if signed or ZERO not in d]
             if runs[-1].error is not None:
                 return door, runs, told
-        again = differences(runs[0], eager, truths[0], case.values) if not told else []
+        again = differences(runs[0], eager, truths[0], case.values) if not told and signed else []
         return door, runs, told + [f"after a second call: {d}" for d in again]
 
     with fallback(False):

@@ -156,8 +156,9 @@ def judge(case: Case, door: str) -> dict:
             }
     told = _differences(got, eager, truth)
     if told:
-        # Dynamo loses what is written to a 0-dim float64 parameter, whatever compiles its graph.
-        theirs = door == "backend" and told == _differences(trained(case, case.dtype, "aot_eager")[0], eager, truth)
+        # Dynamo loses what is written to a 0-dim float64 parameter, whatever compiles its graph, and counts steps in float32.
+        uncompiled = _in_float32(trained(case, case.dtype, "aot_eager")[0]) if door == "backend" else []
+        theirs = door == "backend" and not _differences(_in_float32(got), uncompiled, uncompiled)
         return {
             **verdict,
             "class": "tracer" if theirs else "wrong",
@@ -174,6 +175,10 @@ def judge(case: Case, door: str) -> dict:
     if refused:
         return {**verdict, "class": "refused", "reason": refused[0]}
     return {**verdict, "class": "extern" if externs else "compiled", "reason": ", ".join(externs)}
+
+
+def _in_float32(left: list) -> list:
+    return [(name, value.float() if isinstance(value, torch.Tensor) else value) for name, value in left]
 
 
 def _differences(got: list, want: list, truth: list) -> list[str]:

@@ -122,8 +122,8 @@ def of_call(op: Callable[..., Any], name: str, args: tuple, kwargs: dict, into_c
     w.scope["op"] = op
     call = w.call("op", args, kwargs)
     body = "    t0 = t0.clone()\n" if into_copy else ""
-    numbers = [t.dtype is not torch.bool and t.layout is torch.strided and not t.is_quantized for t in w.tensors]
-    before = "".join(f"    t{i} = t{i} * 1\n" for i, number in enumerate(numbers) if number)
+    dense = [(i, t) for i, t in enumerate(w.tensors) if t.layout is torch.strided and not t.is_quantized]
+    before = "".join(f"    t{i} = t{i} {'& True' if t.dtype is torch.bool else '* 1'}\n" for i, t in dense)
 
     def written(body: str, between: Program | None = None) -> Program:
         cls, source = w.module(f"{body}    return {call}\n")
