@@ -110,6 +110,9 @@ constexpr int64_t kStagedSteps = 64;
 constexpr int64_t kCacheLine = 64;
 // Cache lines that a group of steps asks for, at most: the loads of the multiplication itself must not wait.
 constexpr int64_t kLinesAhead = 8;
+// Eighths of the groups of steps that have nothing to ask for that pass before the first line of a block is asked for:
+// a line that comes early is often gone from L2 before it is packed. The last eighth is for lines that come from far.
+constexpr int64_t kWaitsAhead = 7;
 // Bytes of a buffer that is read all the time (a bias, scales) and need not be asked for.
 constexpr int64_t kStaysCached = 32 << 10;
 

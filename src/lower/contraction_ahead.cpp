@@ -51,10 +51,14 @@ std::vector<Stmt> prefetch_share(const LoopNest& nest, const BlockAhead& block, 
   const int64_t across = ceil_div(block.along_k ? block.depth : block.rows, line);
   const int64_t lines = across * (block.along_k ? block.rows : block.depth);
   const int64_t each = std::min(cost::kLinesAhead, ceil_div(lines, slots));
+  // Where there are more slots than lines, the first slots wait: what came to L2 at once would have to stay there while
+  // the rest of this block passes through, and some of it would not.
+  const int64_t wait = std::max<int64_t>(0, slots * each - lines) * cost::kWaitsAhead / 8;
   std::vector<Stmt> share;
   for (int64_t i = 0; i < each; ++i) {
-    // the last one again, once all are asked for
-    const Expr at = apply(Op::Min, {slot * each + integer(i), integer(lines - 1)});
+    // the last one again, once all are asked for; before, the first one
+    Expr at = apply(Op::Min, {slot * each + integer(i - wait), integer(lines - 1)});
+    if (wait > 0) at = apply(Op::Max, {at, integer(0)});
     const Expr down = floor_div(at, across), along = mod(at, across) * line;
     const Expr read = block.along_k ? block.element(down, along) : block.element(along, down);
     for (const ExprNode* load : worth_asking(nest, read, block.order))

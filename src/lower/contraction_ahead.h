@@ -21,8 +21,8 @@ struct BlockAhead {
 };
 
 /// Prefetches to L2 of one share of the block's lines. With slot = 0 ... slots-1 all lines are asked for, in the order
-/// of packing, unless that takes more than eight lines a slot: then the first ones. Buffers that stay in cache anyway
-/// and gathered elements are left out.
+/// of packing and as late as is safe, unless that takes more than eight lines a slot: then the first ones. Buffers that
+/// stay in cache anyway and gathered elements are left out.
 std::vector<Stmt> prefetch_share(const LoopNest&, const BlockAhead&, const Expr& slot, int64_t slots);
 
 /// What a tile's epilogue reads of the arguments, and writes to them where `writes` are asked for: `rows` x `columns`

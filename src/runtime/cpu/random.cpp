@@ -3,11 +3,43 @@
 #include <emmintrin.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "runtime/runtime.h"
 
 namespace trainc::runtime {
 namespace {
 constexpr int64_t kDrawnPiece = 1 << 12;  // drawn as bytes in the first cache, then packed; a multiple of 8
+constexpr int64_t kDrawnPart = 1 << 17;   // elements of a part that a thread draws, at least
+// What of its time an element takes that is stepped over: the twister goes on, but nothing is made of its words.
+constexpr double kSteppedOver = 0.44;
+
+/// draw(twister, from, count) for parts of a mask of n elements, on all threads. Each part has a twister of its own
+/// that steps over what lies before, so later parts are shorter; `twister` stands behind the last one afterwards, as if
+/// one thread had drawn all.
+template <class Draw>
+void draw_in_parts(MersenneTwister& twister, int64_t n, Draw draw) {
+  const int64_t parts = std::clamp<int64_t>(n / kDrawnPart, 1, std::max(1, thread_count()));
+  if (parts == 1) return draw(twister, 0, n);
+  std::vector<int64_t> begins{0};
+  double sum = 0, length = 1;
+  std::vector<double> ends;
+  for (int64_t part = 0; part < parts; ++part, length *= 1 - kSteppedOver) ends.push_back(sum += length);
+  for (const double end : ends)
+    begins.push_back(static_cast<int64_t>(end / sum * double(n)) / kDrawnPiece * kDrawnPiece);
+  begins.back() = n;
+  const MersenneTwister before = twister;
+  parallel_for(parts, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      MersenneTwister own = before;
+      own.skip(2 * begins[part]);
+      draw(own, begins[part], begins[part + 1] - begins[part]);
+      if (part == parts - 1) twister = std::move(own);
+    }
+  });
 }
+
+}  // namespace
 
 void pack_bits(const uint8_t* bytes, int64_t n, uint8_t* bits) {
   int64_t i = 0;
@@ -40,13 +72,14 @@ void bernoulli_bits(MaskGenerator generator, MersenneTwister& twister, double p,
   }
   switch (generator) {
     case MaskGenerator::Twister: {
-      uint8_t piece[kDrawnPiece];
-      for (int64_t i = 0; i < n; i += kDrawnPiece) {
-        const int64_t here = std::min(kDrawnPiece, n - i);
-        twister.bernoulli(p, piece, here);
-        pack_bits(piece, here, out + i / 8);
-      }
-      return;
+      return draw_in_parts(twister, n, [&](MersenneTwister& own, int64_t from, int64_t count) {
+        uint8_t piece[kDrawnPiece];
+        for (int64_t i = from; i < from + count; i += kDrawnPiece) {
+          const int64_t here = std::min(kDrawnPiece, from + count - i);
+          own.bernoulli(p, piece, here);
+          pack_bits(piece, here, out + i / 8);
+        }
+      });
     }
     case MaskGenerator::Mkl: return mkl_bernoulli(twister.next(), p, out, n, true);
   }
@@ -59,7 +92,9 @@ void bernoulli(MaskGenerator generator, MersenneTwister& twister, double p, uint
     return;
   }
   switch (generator) {
-    case MaskGenerator::Twister: return twister.bernoulli(p, out, n);
+    case MaskGenerator::Twister:
+      return draw_in_parts(
+          twister, n, [&](MersenneTwister& own, int64_t from, int64_t count) { own.bernoulli(p, out + from, count); });
     case MaskGenerator::Mkl: return mkl_bernoulli(twister.next(), p, out, n);
   }
 }

@@ -196,6 +196,23 @@ TEST(Bernoulli, BitsAreTheBytes) {
       }
 }
 
+TEST(Bernoulli, PartsOfThreadsAreTheWhole) {
+  for (const int64_t before : {0, 1, 311})
+    for (const int64_t n : {(1 << 17) - 1, 1 << 17, 1 << 18, (1 << 18) + 4097, (1 << 20) + 3, 5'000'001}) {
+      MersenneTwister whole(seeded(5)), of_bytes(seeded(5)), of_bits(seeded(5));
+      for (int64_t i = 0; i < before; ++i) whole.next(), of_bytes.next(), of_bits.next();
+      std::vector<uint8_t> expected(n), bytes(n), bits((n + 7) / 8), expected_bits((n + 7) / 8);
+      whole.bernoulli(0.9, expected.data(), n);
+      pack_bits(expected.data(), n, expected_bits.data());
+      bernoulli(MaskGenerator::Twister, of_bytes, 0.9, bytes.data(), n);
+      bernoulli_bits(MaskGenerator::Twister, of_bits, 0.9, bits.data(), n);
+      ASSERT_EQ(bytes, expected) << n << " after " << before;
+      ASSERT_EQ(bits, expected_bits) << n << " after " << before;
+      ASSERT_EQ(of_bytes.state(), whole.state()) << n << " after " << before;
+      ASSERT_EQ(of_bits.state(), whole.state()) << n << " after " << before;
+    }
+}
+
 TEST(Bernoulli, CertainAndEmptyMasksDrawNothing) {
   for (const MaskGenerator g : {MaskGenerator::Twister, MaskGenerator::Mkl}) {
     MersenneTwister twister(seeded(3));
