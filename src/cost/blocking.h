@@ -78,6 +78,11 @@ constexpr double kOtherSizes[] = {0.75, 1.0, 1.25, 1.5};
 // The same for the tile of a part of a nest: tenths.
 constexpr int64_t kOtherTenths[] = {7, 13, 15};
 
+// --- one row, or one column
+// Elements of a row of the matrix: of shorter ones, adding up the vector of sums at the end of each costs more than a
+// tile's sums that nobody wants.
+constexpr int64_t kLeastRow = 64;
+
 // --- operands as they lie
 // Steps of k: finding where a run begins costs as much as some steps, and of shorter runs packing is the cheaper.
 constexpr int64_t kShortRun = 16;

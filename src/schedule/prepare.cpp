@@ -5,6 +5,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "cost/blocking.h"
 #include "cost/loops.h"
 #include "cost/sums.h"
 #include "graph/build.h"
@@ -237,6 +238,31 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   return n;
 }
 
+/// A contraction of a vector with the rows of a matrix, as they lie: a sum of products for each. Of a register tile one
+/// row or column would be wanted, and the other operand brought into panels for it. nullptr where it is none.
+const Node* products_of_rows(Builder& b, const Node* lhs, const Node* rhs, const Type& type) {
+  const bool of_lhs = lhs->shape()[1] == 1;
+  const Node *vector = of_lhs ? lhs : rhs, *matrix = of_lhs ? rhs : lhs;
+  const int64_t k = matrix->shape()[2];
+  if (vector->shape()[1] != 1 || k < cost::kLeastRow || matrix->type.numel() == 0 || !is_float(type.dtype))
+    return nullptr;
+  for (const Node* n = matrix; is_movement(n->op) || n->op == Op::Cast; n = n->in(0))
+    if (n->op == Op::Window) return nullptr;
+  if (source_of(matrix, 1) - source_of(matrix, 0) != 1 || source_of(matrix, k - 1) - source_of(matrix, 0) != k - 1)
+    return nullptr;
+  // computed once, not in each row
+  const Node* base = vector;
+  while (is_movement(base->op) || base->op == Op::Cast) base = base->in(0);
+  if (is_elementwise(base->op)) vector = copied(b.graph, vector, b.origin);
+  const DType sums = type.dtype == DType::F64 ? DType::F64 : DType::F32;
+  const Node* products = b.mul(b.cast(matrix, sums), b.broadcast(b.cast(vector, sums), matrix->shape()));
+  const ReduceAttr attr{ReduceKind::Sum, {2}};
+  const Type rows{sums, {type.shape[0], matrix->shape()[1]}};
+  const Node* sum = reduce(b, products, attr, rows, 0);
+  if (!sum) sum = b.reduce(attr.kind, products, attr.axes);
+  return b.reshape(b.cast(sum, type.dtype), type.shape);
+}
+
 /// Whether a value's kernel writes it row by row, so that a reshape of it needs no other memory.
 bool is_made_in_order(const Node* n) { return n->op == Op::Contract || n->op == Op::Reduce; }
 
@@ -283,6 +309,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
     }
     const Node* copy = nullptr;
+    if (n->op == Op::Contract && sum_threads == 0 && !for_vendor(n, library.least_flops))
+      copy = products_of_rows(b, inputs[0], inputs[1], n->type);
     if (n->op == Op::Reduce)
       copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);
     if (n->op == Op::Scatter) copy = scatter_in_stages(b, n, inputs, sum_threads);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "../common/compare.h"
@@ -64,6 +65,67 @@ void expect_promises(const Graph& graph, uint64_t seed) {
     ASSERT_EQ(want.type.numel(), expected[i].type.numel());
     EXPECT_EQ(testing::difference(got[i], want), "") << "output " << i;
   }
+}
+
+/// x [batch, m, k] and y [batch, n, k], of which `order` gives x's axes in memory.
+Graph product(int64_t m, int64_t n, int64_t k, DType dtype = DType::F32, const Dims& order = {0, 1, 2}) {
+  Graph g;
+  Builder b{g, "here"};
+  const Dims shape{2, m, k};
+  Dims lies, back(3);
+  for (int64_t axis : order) lies.push_back(shape[axis]);
+  for (size_t i = 0; i < 3; ++i) back[order[i]] = static_cast<int64_t>(i);
+  const Node *x = b.permute(b.input(0, {dtype, lies}), back), *y = b.input(1, {dtype, {2, n, k}});
+  g.input_count = 2;
+  g.outputs.push_back({b.contract(x, y), {}});
+  return g;
+}
+bool contracts(const Graph& graph) {
+  const Graph prepared = prepare(graph);
+  const auto live = prepared.live();
+  return std::any_of(live.begin(), live.end(), [](const Node* n) { return n->op == Op::Contract; });
+}
+
+/// As expect_promises, of sums whose products are rounded before they are added.
+void expect_near(const Graph& graph, double tolerance) {
+  const Graph prepared = prepare(graph);
+  verify(prepared);
+  const auto inputs = testing::random_inputs(graph, 1);
+  const auto expected = reference::evaluate(graph, inputs, oracle()),
+             got = reference::evaluate(prepared, inputs, oracle());
+  ASSERT_EQ(got[0].type, expected[0].type);
+  ASSERT_EQ(got[0].f.size(), expected[0].f.size());
+  for (size_t i = 0; i < got[0].f.size(); ++i)
+    EXPECT_NEAR(got[0].f[i], expected[0].f[i], tolerance * (1 + std::abs(expected[0].f[i])));
+}
+
+TEST(Prepare, ProductsOfAVectorWithRowsAreSums) {
+  const auto tolerance = [](DType dtype) { return dtype == DType::BF16 ? 1e-2 : dtype == DType::F16 ? 2e-3 : 1e-5; };
+  for (DType dtype : {DType::F32, DType::F64, DType::BF16, DType::F16}) {
+    EXPECT_FALSE(contracts(product(30, 1, 64, dtype)));
+    EXPECT_FALSE(contracts(product(1, 30, 70, dtype)));
+    expect_near(product(30, 1, 64, dtype), tolerance(dtype));
+    expect_near(product(1, 30, 70, dtype), tolerance(dtype));
+  }
+  expect_near(product(3, 1, 1 << 15), 1e-3);  // in two steps
+  EXPECT_TRUE(contracts(product(30, 2, 64))) << "a matrix";
+  EXPECT_TRUE(contracts(product(30, 1, 63))) << "short rows";
+  EXPECT_TRUE(contracts(product(64, 1, 64, DType::F32, {0, 2, 1}))) << "columns lie along memory";
+  EXPECT_FALSE(contracts(product(64, 1, 64, DType::F32, {1, 0, 2}))) << "rows do, however far apart";
+  expect_promises(product(0, 1, 64), 4);
+}
+
+TEST(Prepare, AVectorThatIsComputedIsComputedOnce) {
+  Graph g;
+  Builder b{g, "here"};
+  const Node* x = b.input(0, {DType::F32, {1, 30, 64}});
+  const Node* y = b.unary(Op::Tanh, b.input(1, {DType::F32, {1, 1, 64}}));
+  g.input_count = 2;
+  g.outputs.push_back({b.contract(x, y), {}});
+  const Graph prepared = prepare(g);
+  const auto live = prepared.live();
+  EXPECT_EQ(std::count_if(live.begin(), live.end(), [](const Node* n) { return n->op == Op::Slice; }), 1);  // a copy
+  expect_near(g, 1e-5);
 }
 
 TEST(Prepare, RandomGraphs) {
