@@ -3,9 +3,9 @@ held by a driver that runs nothing.
 
     python bench/gpu_share.py [--cases gpt2 llama] [--precisions bf16] [--layers 2]
 
-Models and batches are `make bench-cuda`'s, with fewer layers. They are traced on the CPU, so that attention is what a CPU
-computes; on a GPU it is the framework's call. Told of each: FLOPs of all contractions, the share in products of the library,
-kernels and products of a step; of the rest why the library does not compute it.
+Models and batches are `make bench-cuda`'s, with fewer layers. They are traced on the CPU, without dropout within attention, which
+a CPU would write out; attention is the framework's call, as on a GPU. Told of each: FLOPs of all contractions, the share in
+products of the library, kernels and products of a step; of the rest why the library does not compute it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import trainc  # noqa: E402
 from trainc import _core  # noqa: E402
 from trainc.base import config, records  # noqa: E402
 from trainc.torch import device  # noqa: E402
+from trainc.torch.graph import wire  # noqa: E402
 
 
 def workload(name: str, layers: int) -> tuple[torch.nn.Module, dict]:
@@ -33,9 +34,9 @@ def workload(name: str, layers: int) -> tuple[torch.nn.Module, dict]:
         return {"input_ids": ids, "labels": ids}
 
     if name == "gpt2":
-        return tf.GPT2LMHeadModel(tf.GPT2Config(n_layer=layers)), words(16, 1024, 50257)
+        return tf.GPT2LMHeadModel(tf.GPT2Config(n_layer=layers, attn_pdrop=0.0)), words(16, 1024, 50257)
     if name == "roberta":
-        sizes = {"vocab_size": 50265, "max_position_embeddings": 514}
+        sizes = {"vocab_size": 50265, "max_position_embeddings": 514, "attention_probs_dropout_prob": 0.0}
         return tf.RobertaForMaskedLM(tf.RobertaConfig(num_hidden_layers=layers, **sizes)), words(64, 512, 50265)
     if name == "llama":
         sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4}
@@ -55,6 +56,7 @@ def steps_for_a_gpu(name: str, bf16: bool, layers: int) -> tuple[list[dict], Cou
     gpu = StandIn()
     gpu.target = lambda: {"device": "null:sm_90a", "tf32": False, "vendor_product_flops": config.vendor_product_flops}
     device.gpu_in_use = lambda: True
+    wire.is_the_frameworks = lambda node: "_scaled_dot_product_" in str(node.target)
     device._devices[torch.device("cpu")] = gpu
     _core.interpreted_streams()
     config.name_nvrtc()

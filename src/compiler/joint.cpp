@@ -28,7 +28,7 @@ struct JointGraph::Impl {
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
   int64_t forward_outputs = 0, deferred_bytes = 0, vendor_flops = 0;
-  bool fuse_chains = true, chunked = false;
+  bool fuse_chains = true, masks_as_bits = true, chunked = false;
   double price = 0;
   std::optional<schedule::PaddingProof> padding;
   schedule::Cut cut;
@@ -41,8 +41,8 @@ struct JointGraph::Impl {
   int64_t flops() const { return contraction_flops(cut.forward) + contraction_flops(cut.backward); }
   void cut_at(double at) {
     price = at;
-    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains, price,
-                              late_draws_from, vendor_flops);
+    cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains,
+                              masks_as_bits, price, late_draws_from, vendor_flops);
     ArenaLayout layout;
     layout.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
@@ -71,6 +71,7 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
   impl_->fuse_chains = options.target.fuses_chains;
+  impl_->masks_as_bits = options.target.masks_as_bits;
   impl_->vendor_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
   impl_->tangents = joint.graph.input_count - primals;
   // Cut after the algebra: what the two halves share is one node by then.

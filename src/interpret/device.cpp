@@ -60,7 +60,7 @@ class Device {
         require(argument < arguments.size(), "interpret: fewer arguments than the nest has");
         const View& v = arguments[argument++];
         s.bytes = v.data;
-        s.numel = v.bytes / size_of(b.dtype);
+        s.numel = b.bits ? bits_in(b.numel, v.bytes) : v.bytes / size_of(b.dtype);
         s.watched = !v.initialised;
         if (b.written && v.data) s.accesses.resize(static_cast<size_t>(s.numel));
         if (b.numel != 0 && s.numel != b.numel)
@@ -146,9 +146,9 @@ class Device {
     std::vector<int64_t> places;
     for (size_t i = 0; i < active.size(); ++i) {
       const int t = active[i];
-      if (!guard || guard[t].i) places.push_back(index[t].i * size_of(b.dtype));
+      if (!guard || guard[t].i) places.push_back(b.bits ? index[t].i / 8 : index[t].i * size_of(b.dtype));
       if (i + 1 < active.size() && active[i + 1] / kWarp == t / kWarp) continue;
-      traffic_->note(buffer, b.space == Space::Shared, written, places, lanes * size_of(b.dtype), weight_);
+      traffic_->note(buffer, b.space == Space::Shared, written, places, b.bits ? 1 : lanes * size_of(b.dtype), weight_);
       places.clear();
     }
   }
@@ -297,6 +297,7 @@ class Device {
       a.reader_block = a.reader_block == kNobody || a.reader_block == block_ ? block_ : kSeveral;
       a.read_epoch = epoch_;
     }
+    if (b.bits) return int_value(s.bytes[at / 8] >> at % 8 & 1);
     return interpret::load(s.bytes, static_cast<int64_t>(at), b.dtype);
   }
 
@@ -319,7 +320,10 @@ class Device {
       a.writer = self;
       a.write_epoch = epoch_;
     }
-    interpret::store(s.bytes, static_cast<int64_t>(at), nest_.buffers[static_cast<size_t>(buffer)].dtype, v);
+    const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
+    if (!b.bits) return interpret::store(s.bytes, static_cast<int64_t>(at), b.dtype, v);
+    const int bit = 1 << at % 8;
+    s.bytes[at / 8] = static_cast<uint8_t>(v.i ? s.bytes[at / 8] | bit : s.bytes[at / 8] & ~bit);
   }
 
   // --- statements
@@ -458,7 +462,13 @@ class Device {
         report_.find(fmt::format("a copy of {} elements of {} that begins at no multiple", s.lanes,
                                  nest_.buffers[static_cast<size_t>(memory)].name),
                      fmt::format("element {} {}", at[t].i, place(t)));
-      for (int i = 0; i < s.lanes; ++i)
+      int64_t lanes = s.lanes;
+      if (const BufferState& b = buffers_[static_cast<size_t>(memory)];
+          nest_.buffers[static_cast<size_t>(memory)].bits && at[t].i >= 0 && at[t].i < b.numel) {
+        lanes = std::min(lanes, b.numel - at[t].i);  // the last byte may have no more elements
+        if (!reads && b.bytes) b.bytes[at[t].i / 8] = 0;
+      }
+      for (int i = 0; i < lanes; ++i)
         store(s.buffer, to[static_cast<size_t>(t)].i + i, load(s.source, from[static_cast<size_t>(t)].i + i, t), t);
     }
   }
@@ -542,7 +552,8 @@ std::vector<Traffic> traffic_of(const LoopNest& nest) {
   for (const Buffer& b : nest.buffers) {
     names.push_back(b.name);
     const int64_t numel = b.numel != 0 ? b.numel : int64_t{1} << 40;
-    if (b.space == Space::Argument) nothing.push_back({nullptr, numel * size_of(b.dtype), true, false});
+    const int64_t bytes = b.bits ? bytes_of_bits(numel) : numel * size_of(b.dtype);
+    if (b.space == Space::Argument) nothing.push_back({nullptr, bytes, true, false});
   }
   TrafficCount count;
   Device(nest, nothing, &count).run(nest.parallel_extent);

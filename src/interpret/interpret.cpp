@@ -52,7 +52,8 @@ class Interpreter {
         require(argument < arguments.size(), "interpret: fewer arguments than the nest has");
         Memory& m = arguments[argument++];
         s.bytes = m.bytes.data();
-        s.numel = b.bits ? bits_in(b, m) : static_cast<int64_t>(m.bytes.size()) / size_of(b.dtype);
+        s.numel = b.bits ? bits_in(b.numel, static_cast<int64_t>(m.bytes.size()))
+                         : static_cast<int64_t>(m.bytes.size()) / size_of(b.dtype);
         s.watched = !m.initialised;
         if (b.written) s.writer.assign(static_cast<size_t>(s.numel), kNobody), s.reader = s.writer;
       } else {
@@ -157,13 +158,6 @@ class Interpreter {
   }
 
   // --- memory
-
-  /// How many bits an argument holds: as many as the nest says where that takes the bytes it is given, else all that
-  /// these have room for.
-  static int64_t bits_in(const Buffer& b, const Memory& m) {
-    const int64_t bytes = static_cast<int64_t>(m.bytes.size());
-    return bytes == bytes_of_bits(b.numel) ? b.numel : std::max<int64_t>(bytes - bytes_of_bits(8) + 1, 0) * 8;
-  }
 
   bool within(int buffer, int64_t index, const char* access) {
     const BufferState& s = buffers_[static_cast<size_t>(buffer)];

@@ -1,5 +1,6 @@
 // Scalars of the interpreter: elements of memory, elementwise operations, combines.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "graph/graph.h"
@@ -27,6 +28,12 @@ inline Value int_value(int64_t i) {
 /// Element `index` of an array of the dtype.
 Value load(const uint8_t* bytes, int64_t index, DType);
 void store(uint8_t* bytes, int64_t index, DType, Value);
+
+/// How many bits lie in so many bytes of an argument: `numel`, as the nest says, where that takes just these bytes,
+/// else all that they have room for.
+inline int64_t bits_in(int64_t numel, int64_t bytes) {
+  return bytes == bytes_of_bits(numel) ? numel : std::max<int64_t>(bytes - bytes_of_bits(8) + 1, 0) * 8;
+}
 
 /// ops.def's elementwise `op` over operands of dtype `from`, giving `to` (Cast and comparisons: they differ).
 Value elementwise(Op, DType from, DType to, const Value* args);

@@ -167,6 +167,7 @@ struct StmtNode {
   // Copy: buffer[index + i] = source[value + i]   for i < lanes, `value` an index: one access of at most kCopyBytes.
   //   One of the two is a Register buffer; the other is an Argument or Shared one, whose index is a multiple of lanes.
   //   An argument that does not begin at a multiple of kCopyBytes is read or written element by element.
+  //   Of bits, a copy reads 2, 4 or 8 elements of one byte, or writes a byte: those behind the last one mean nothing.
 };
 
 Stmt block(std::vector<Stmt>);
@@ -195,7 +196,7 @@ struct Buffer {
   Space space = Space::Argument;
   bool written = false;
   int over = -1;  // Argument: may be the same memory as that argument (in_place.h says when)
-  // Bool, an Argument that is only read, CPU nests: eight elements a byte, as bytes_of_bits has them
+  // Bool, an Argument: eight elements a byte, as bytes_of_bits has them. Only read, but for Copies of a device's nest
   bool bits = false;
 };
 struct VarInfo {

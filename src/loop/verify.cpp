@@ -1,7 +1,7 @@
 // What is checked of a nest:
 //   1. Buffers: Arguments come first; Scratch and Register have a size; Register holds at most kRegisterBytes.
-//      An argument `over` another passes in_place.h's check. Buffers of bits are bools, arguments of CPU nests, and
-//      never written.
+//      An argument `over` another passes in_place.h's check. Buffers of bits are bools, arguments, and
+//      never written by a CPU.
 //   2. Ids name a variable, a local, a buffer of the nest; a Var node's extent is its VarInfo's.
 //   3. A variable is used inside its loop only, and belongs to one loop at a time; a number as extent stays within
 //      VarInfo::extent.
@@ -31,7 +31,7 @@
 //      buffer that is no Register; TileStore: to one of its own dtype, `written`; TileDot: f32 += i32 * i32.
 //  18. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
 //  19. Copy: 2, 4, 8 or 16 lanes, at most kCopyBytes, between a Register buffer and an Argument or Shared one of its
-//      dtype, in a Thread loop.
+//      dtype, in a Thread loop; of bits, 8 at most, and to bits, 8. No other statement writes bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -108,8 +108,8 @@ class Verifier {
       check(b.numel >= 0, fmt::format("buffer {} has a negative size", b.name));
       if (b.space != Space::Argument)
         check(b.written, fmt::format("buffer {} is the kernel's own, and not marked as written", b.name));
-      check(!b.bits || (b.dtype == DType::Bool && b.space == Space::Argument && !b.written && !device()),
-            fmt::format("buffer {} of bits is no bool, no argument of a CPU's nest, or written", b.name));
+      check(!b.bits || (b.dtype == DType::Bool && b.space == Space::Argument && (!b.written || device())),
+            fmt::format("buffer {} of bits is no bool, no argument, or written by a CPU", b.name));
       check(b.space != Space::Scratch || !device(), fmt::format("Scratch buffer {} in a nest for a device", b.name));
       check(b.space != Space::Tile ||
                 (!device() && (b.dtype == DType::F32 || b.dtype == DType::I32) && b.numel == kTileSide * kTileSide),
@@ -259,6 +259,7 @@ class Verifier {
       case StmtKind::Store: {
         const Buffer& b = buffer(s.buffer);
         check(b.written, fmt::format("store to {}, which is not marked as written", b.name));
+        check(!b.bits, fmt::format("store to {}, which is bits", b.name));
         check(!device() || in_thread_ || b.space == Space::Register,
               fmt::format("every thread stores to {}: a Thread loop is missing", b.name));
         check(parallel_ == 0 || in_parallel_ || b.space != Space::Argument,
@@ -327,6 +328,9 @@ class Verifier {
         check((to.space == Space::Register) != (from.space == Space::Register) && to.dtype == from.dtype,
               fmt::format("a copy from {} to {}", from.name, to.name));
         check(to.written, fmt::format("copy to {}, which is not marked as written", to.name));
+        check(!to.bits || s.lanes == 8,
+              fmt::format("a copy of {} bits to {}: a thread writes bytes", s.lanes, to.name));
+        check(!from.bits || s.lanes <= 8, fmt::format("a copy of {} bits from {}", s.lanes, from.name));
         index(to, s.index, false);
         index(from, s.value, false);
         break;

@@ -24,7 +24,7 @@ LoweredKernel lower_dealt_scatter(
     const Schedule&, const Group&, int64_t parts,
     const std::function<Stmt(Expressions& e, std::vector<Expr> axes, const Expr& place)>&);
 std::vector<LoweredKernel> lower_concat(const Schedule&, const Group&, const LoweringOptions&);
-LoweredKernel lower_philox(const Group&, const LoweringOptions&);
+LoweredKernel lower_philox(const Schedule&, const Group&, const LoweringOptions&);
 
 /// A short name that tells what is inside: "rows_sum_exp_3".
 std::string kernel_name(const Group&);

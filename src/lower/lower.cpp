@@ -321,7 +321,7 @@ std::vector<LoweredKernel> lower(const Graph& graph, const Schedule& schedule, c
     case GroupKind::Concat: kernels = lower_concat(schedule, group, options); break;
     case GroupKind::Random:
       if (group.values[0]->as<RandomAttr>().threads == 0) return kernels;
-      kernels.push_back(lower_philox(group, options));
+      kernels.push_back(lower_philox(schedule, group, options));
       break;
     case GroupKind::Extern: return kernels;
   }

@@ -4,6 +4,7 @@
 //                make a thread's neighbours
 //   vector 2     2 q, 2 q + 1, q = k T + t; the other two numbers are thrown away
 //   vector 1     4 T k + t + i T for i < 4
+// A kernel's thread makes one call, or as many as fill a byte where the mask is bits.
 // Written out in i64 arithmetic, so that the interpreter and the printer know nothing of it.
 #include <array>
 
@@ -40,11 +41,12 @@ int64_t threshold(double p) {
 
 class Builder {
  public:
-  explicit Builder(const Group& group) : node_(group.values[0]), attr_(node_->as<RandomAttr>()) {
+  Builder(const Schedule& schedule, const Group& group)
+      : node_(group.values[0]), attr_(node_->as<RandomAttr>()), bits_(schedule.bits.contains(node_)) {
     nest_.name = kernel_name(group) + "_philox";
     nest_.threads = cost::kBlockThreads;
     state_ = nest_.add_buffer({"state", DType::I64, 2, loop::Space::Argument, false});
-    mask_ = nest_.add_buffer({"mask", DType::Bool, node_->type.numel(), loop::Space::Argument, true});
+    mask_ = nest_.add_buffer({"mask", DType::Bool, node_->type.numel(), loop::Space::Argument, true, -1, bits_});
     kernel_.arguments = {nullptr, node_};
   }
 
@@ -52,41 +54,51 @@ class Builder {
     // elements of a call that neighbour each other
     const int64_t n = node_->type.numel(), each = attr_.vector >= 4 ? 4 : attr_.vector;
     const int64_t calls = attr_.vector == 1 ? attr_.threads * ceil_div(n, 4 * attr_.threads) : n / each,
-                  of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
-    nest_.parallel_extent = ceil_div(calls, cost::kBlockThreads);
+                  together = bits_ ? 8 / each : 1, threads = ceil_div(calls, together);
+    nest_.parallel_extent = ceil_div(threads, cost::kBlockThreads);
     const int block = nest_.add_var("block", nest_.parallel_extent),
               thread = nest_.add_var("thread", cost::kBlockThreads);
-    const Expr q = nest_.var(block) * cost::kBlockThreads + nest_.var(thread);
-    const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads),
-               turn = floor_div(piece, attr_.threads);
-    const Expr k = turn * of_a_thread + mod(q, of_a_thread);
-
-    // offsets are multiples of 4
-    const Expr first = loop::apply(Op::FloorDiv, {nest_.load(state_, integer(1)), integer(4)});
-    const Expr counter = name("counter", first + k), seed = name("seed", nest_.load(state_, integer(0)));
-    const std::array<Expr, 4> numbers =
-        philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
-    const int neighbours =
-        attr_.vector == 1 ? -1 : nest_.add_buffer({"kept", DType::Bool, each, loop::Space::Register, true});
-    for (int i = 0; i < (attr_.vector == 1 ? 4 : each); ++i) {
-      if (attr_.vector == 1 && i * attr_.threads >= n) break;
-      const Expr kept = loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))});
-      if (attr_.vector > 1) {
-        out_.push_back(loop::store(neighbours, integer(i), kept));
-        continue;
-      }
-      const Expr at = turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads);
-      out_.push_back(where(at, n, loop::store(mask_, at, kept)));
+    const Expr first = nest_.var(block) * cost::kBlockThreads + nest_.var(thread);
+    if (attr_.vector > 1) kept_ = nest_.add_buffer({"kept", DType::Bool, together * each, loop::Space::Register, true});
+    for (int64_t i = 0; i < together; ++i) {
+      const Expr q = first * together + integer(i);
+      call(q, n, each, i * each, calls % together == 0 ? nullptr : loop::apply(Op::Lt, {q, integer(calls)}));
     }
-    if (attr_.vector > 1) out_.push_back(loop::copy(mask_, q * each, neighbours, integer(0), static_cast<int>(each)));
+    if (attr_.vector > 1)
+      out_.push_back(
+          loop::copy(mask_, first * (together * each), kept_, integer(0), static_cast<int>(together * each)));
     Stmt body = loop::block(std::move(out_));
-    if (calls % cost::kBlockThreads != 0) body = where(q, calls, std::move(body));
+    if (threads % cost::kBlockThreads != 0) body = where(first, threads, std::move(body));
     body = loop::for_loop(LoopKind::Thread, thread, integer(cost::kBlockThreads), std::move(body));
     nest_.body = loop::for_loop(LoopKind::Parallel, block, integer(nest_.parallel_extent), std::move(body));
     return std::move(kernel_);
   }
 
  private:
+  /// The call q: its numbers to where they belong, of `kept_` from `to` on. Where it does not `exist`, nothing is kept.
+  void call(const Expr& q, int64_t n, int64_t each, int64_t to, const Expr& exists) {
+    const int64_t of_a_thread = std::max<int64_t>(attr_.vector / 4, 1);
+    const Expr piece = floor_div(q, of_a_thread), sequence = mod(piece, attr_.threads),
+               turn = floor_div(piece, attr_.threads);
+    const Expr k = turn * of_a_thread + mod(q, of_a_thread);
+
+    // offsets are multiples of 4
+    const Expr from = loop::apply(Op::FloorDiv, {nest_.load(state_, integer(1)), integer(4)});
+    const Expr counter = name("counter", from + k), seed = name("seed", nest_.load(state_, integer(0)));
+    const std::array<Expr, 4> numbers =
+        philox({low(counter), high(counter), name("sequence", sequence), integer(0)}, low(seed), high(seed));
+    for (int i = 0; i < (attr_.vector == 1 ? 4 : each); ++i) {
+      if (attr_.vector == 1 && i * attr_.threads >= n) break;
+      const Expr kept = loop::apply(Op::Lt, {numbers[i], integer(threshold(attr_.p))});
+      if (attr_.vector > 1) {
+        out_.push_back(loop::store(kept_, integer(to + i), exists ? loop::apply(Op::And, {exists, kept}) : kept));
+        continue;
+      }
+      const Expr at = turn * (4 * attr_.threads) + sequence + integer(i * attr_.threads);
+      out_.push_back(where(at, n, loop::store(mask_, at, kept)));
+    }
+  }
+
   Expr name(const char* local, Expr value) {
     const int id = nest_.add_local(local, DType::I64);
     out_.push_back(loop::let(id, std::move(value)));
@@ -113,15 +125,16 @@ class Builder {
   loop::LoopNest& nest_ = kernel_.nest;
   const Node* node_;
   const RandomAttr& attr_;
-  int state_ = -1, mask_ = -1;
+  const bool bits_;  // of the mask
+  int state_ = -1, mask_ = -1, kept_ = -1;
   std::vector<Stmt> out_;
 };
 
 }  // namespace
 
-LoweredKernel lower_philox(const Group& group, const LoweringOptions& options) {
+LoweredKernel lower_philox(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
   require(options.target.draws_in_kernels, "a mask of a device's generator for a target whose kernels do not draw");
-  return Builder(group).run();
+  return Builder(schedule, group).run();
 }
 
 }  // namespace trainc::lower

@@ -11,7 +11,7 @@
 //             step's `aliases` are arguments of it; while a view lives, no step writes the memory that it may lie in
 //             an Output over an Input: of its bytes, one for each that is not `updated` and no output itself; no step
 //             that follows the one which first writes it reads that input, and that one does only if it is a kernel
-//             bits are written by Random steps of the host alone, and read by kernels alone
+//             bits are written by Random steps alone, and read by kernels alone
 //             a Random step writes one dense bool buffer (or, on the host, none) with 0 <= p <= 1; with a kernel, it
 //             reads one Draw buffer, which no other step does
 //             a Product's matrices lie within their buffers, and are laid out as plan.h says; so do what it adds and
@@ -22,8 +22,7 @@
 //             a guarded step is a kernel; its guard is one bool in a byte of its own, which it reads and does not
 //             write; what it is the first to write is a temporary, or over another buffer: where it is passed over,
 //             nobody outside the plan gets what was never written
-//             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts and
-//             read no bits
+//             all kernels run in blocks of threads, on a device alone, or none does; those that do take no shifts
 //   outputs   one entry an output; it names its own Output buffer, an Input, or none; an Output buffer is written and
 //             is an output
 //   remarks   each says what was refused and why, at least once, of two lines at most; they are no more than a compiler
@@ -230,11 +229,11 @@ class Verifier {
     untouched(s);
     if (s.kind == StepKind::Start) start(s);
     for (int b : s.reads)
-      check(!p_.buffers[b].bits || (s.kind == StepKind::Kernel && !in_blocks()), "step {}: reads {}, which is bits",
-            s.name, p_.buffers[b].name);
+      check(!p_.buffers[b].bits || s.kind == StepKind::Kernel, "step {}: reads {}, which is bits", s.name,
+            p_.buffers[b].name);
     for (int b : s.writes)
-      check(!p_.buffers[b].bits || (s.kind == StepKind::Random && s.kernel < 0), "step {}: writes {}, which is bits",
-            s.name, p_.buffers[b].name);
+      check(!p_.buffers[b].bits || s.kind == StepKind::Random, "step {}: writes {}, which is bits", s.name,
+            p_.buffers[b].name);
     for (int b : s.reads) {
       const MemorySpace space = p_.buffers[b].space;
       const bool given = space == MemorySpace::Input || space == MemorySpace::Constant ||

@@ -19,8 +19,11 @@ std::unordered_set<const Node*> masks_as_bits(const Graph& graph, int64_t arena_
     if (is_elementwise(n->op) || is_movement(n->op)) stack.insert(stack.end(), n->inputs.begin(), n->inputs.end());
   }
   std::unordered_set<const Node*> masks;
-  for (const Node* n : live)
-    if (n->op == Op::Random && n->as<RandomAttr>().threads == 0 && !seen.count(n)) masks.insert(n);
+  for (const Node* n : live) {
+    if (n->op != Op::Random || seen.contains(n)) continue;
+    const RandomAttr& draw = n->as<RandomAttr>();
+    if (draw.threads == 0 || draw.vector > 1) masks.insert(n);
+  }
   return masks;
 }
 

@@ -230,8 +230,8 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel() * contraction->in(0)->shape().back(); }
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
-              const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool fuse_chains, double price,
-              int64_t late_draws_from, int64_t vendor_flops) {
+              const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool fuse_chains, bool bits,
+              double price, int64_t late_draws_from, int64_t vendor_flops) {
   const std::vector<const Node*> live = joint.live();
   std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
   for (const Node* n : live) {
@@ -271,8 +271,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
   const std::unordered_set<const Node*> of_chains =
       fuse_chains ? chain_producers(early) : std::unordered_set<const Node*>{};
-  const std::unordered_set<const Node*> as_bits =
-      fuse_chains ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
+  const std::unordered_set<const Node*> as_bits = bits ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
   const std::unordered_set<const Node*> once =
       price > 0 ? std::unordered_set<const Node*>{} : narrow_primals(early, vendor_flops);
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;

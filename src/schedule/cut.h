@@ -26,7 +26,8 @@ struct Cut {
 /// The saved set is a minimum cut by bytes (Chen et al., "Min-Cut Recomputation", as functorch does): contractions,
 /// sums, random draws, externs and indexed operations are never computed again; elementwise operations and movements
 /// may be, bit for bit. So may attention's scores, where `fuse_chains` says that kernels are a CPU's, which never keep
-/// them (see matmul_chain.h): the rows' maxima and sums are kept instead. `price`: bytes that it must save to compute a
+/// them (see matmul_chain.h): the rows' maxima and sums are kept instead. `masks_as_bits`: masks may take a bit an
+/// element (bits.h). `price`: bytes that it must save to compute a
 /// contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved plus price x
 /// FLOPs done again. All equal layers would be computed again from one price on; so earlier ones are up to a quarter
 /// cheaper: when the backward comes to them, little else is in memory. The rest of what is never computed again stays
@@ -41,7 +42,8 @@ struct Cut {
 /// where a forward output depends on a tangent, or on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes = cost::kDeferredBytes,
-              bool fuse_chains = true, double price = 0, int64_t late_draws_from = INT64_MAX, int64_t vendor_flops = 0);
+              bool fuse_chains = true, bool masks_as_bits = true, double price = 0, int64_t late_draws_from = INT64_MAX,
+              int64_t vendor_flops = 0);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

@@ -37,7 +37,8 @@ Target gpu_target(Gpu gpu) {
           .multiprocessors = multiprocessors(gpu),
           .draws_in_kernels = true,
           .has_tf32 = true,
-          .has_vendor_products = true};
+          .has_vendor_products = true,
+          .masks_as_bits = true};
 }
 
 namespace {
@@ -56,7 +57,6 @@ void require_consistent(const std::string& name, const Target& t) {
             "target " + name + ": blocks of threads and " + word + " do not go together");
   };
   apart(t.has_wide_totals, "has_wide_totals");
-  apart(t.masks_as_bits, "masks_as_bits");
   apart(t.fuses_chains, "fuses_chains");
   apart(t.transposes_in_registers, "transposes_in_registers");
   apart(t.shifts_arguments, "shifts_arguments");

@@ -72,6 +72,19 @@ template <int n, class T> INLINE void write_wide(T* to, const T* from, bool wide
     for (int i = 0; i < n; ++i) to[i] = w.x[i];
   }
 }
+// Bools as bits, eight a byte; n of them, which lie in one, begin at a multiple of n.
+template <class I> INLINE bool bit(const unsigned char* x, I at) { return x[at >> 3] >> (int)(at & 7) & 1; }
+template <int n, class I> INLINE void read_bits(unsigned char* to, const unsigned char* from, I at) {
+  const int byte = from[at >> 3] >> (int)(at & 7);
+#pragma unroll
+  for (int i = 0; i < n; ++i) to[i] = byte >> i & 1;
+}
+template <class I> INLINE void write_bits(unsigned char* to, I at, const unsigned char* from) {
+  int byte = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) byte |= from[i] << i;
+  to[at >> 3] = (unsigned char)byte;
+}
 template <class T, T (*combine)(T, T)> INLINE T warp_reduce(T x) {
 #pragma unroll
   for (int apart = 16; apart >= 1; apart >>= 1) x = combine(__shfl_xor_sync(0xffffffffu, x, apart), x);

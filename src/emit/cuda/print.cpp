@@ -123,7 +123,9 @@ class Printer {
     std::set<int> found;
     if (s.kind == StmtKind::Copy)
       for (int b : {s.buffer, s.source})
-        if (nest_.buffers.at(static_cast<size_t>(b)).space == Space::Argument) found.insert(b);
+        if (const Buffer& buffer = nest_.buffers.at(static_cast<size_t>(b));
+            buffer.space == Space::Argument && !buffer.bits)
+          found.insert(b);
     for (const Stmt& inner : s.body) found.merge(copied_arguments(*inner));
     return found;
   }
@@ -209,8 +211,10 @@ class Printer {
       case ExprKind::Var: return vars_.at(static_cast<size_t>(e->id));
       case ExprKind::Local: return locals_.at(static_cast<size_t>(e->id));
       case ExprKind::Load: {
-        std::string at = fmt::format("{}[{}]", buffers_.at(static_cast<size_t>(e->id)), expr(e->args[0]));
-        if (e->dtype == DType::Bool) at = "(" + at + " != 0)";
+        const bool bits = nest_.buffers.at(static_cast<size_t>(e->id)).bits;
+        const std::string &memory = buffers_.at(static_cast<size_t>(e->id)), index = expr(e->args[0]);
+        std::string at = bits ? fmt::format("bit({}, {})", memory, index) : fmt::format("{}[{}]", memory, index);
+        if (e->dtype == DType::Bool && !bits) at = "(" + at + " != 0)";
         if (e->args.size() == 1) return at;
         return fmt::format("({} ? {} : ({})0)", expr(e->args[1]), at, type_of(e->dtype));
       }
@@ -445,6 +449,13 @@ class Printer {
     prepare(s.index, s.value);
     const std::string index = expr(s.index), from = expr(s.value);
     const bool reads = nest_.buffers.at(static_cast<size_t>(s.buffer)).space == Space::Register;
+    if (nest_.buffers.at(static_cast<size_t>(reads ? s.source : s.buffer)).bits) {
+      const std::string &to = buffers_.at(static_cast<size_t>(s.buffer)),
+                        &of = buffers_.at(static_cast<size_t>(s.source));
+      if (reads) line("read_bits<{}>({} + {}, {}, {});", s.lanes, to, index, of, from);
+      else line("write_bits({}, {}, {} + {});", to, index, of, from);
+      return;
+    }
     const auto wide = wide_.find(reads ? s.source : s.buffer);
     line("{}<{}>({} + {}, {} + {}, {});", reads ? "read_wide" : "write_wide", s.lanes,
          buffers_.at(static_cast<size_t>(s.buffer)), index, buffers_.at(static_cast<size_t>(s.source)), from,

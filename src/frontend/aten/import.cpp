@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "frontend/aten/import.h"
+#include "frontend/aten/strided_view.h"
 #include "frontend/aten/table.h"
 
 namespace trainc::frontend::aten {
@@ -130,7 +131,9 @@ class Importer {
     return j.is_structured() && std::any_of(j.begin(), j.end(), has_strides);
   }
 
-  /// The call as it stands, for the framework to run. Its tensors arrive row-major, where nothing else is said.
+  /// The call as it stands, for the framework to run. Its tensors arrive row-major, where nothing else is said. Fused
+  /// attention, which gives the same numbers wherever its tensors lie, has them where eager has them: heads are views
+  /// of what one product gave, and are put side by side again in its results' own memory.
   Results extern_node(const Call& c, const Json& node) {
     const std::string overload = c.target.substr(0, c.target.rfind('.'));
     if (node.value("writes", false) || (overload.ends_with('_') && !overload.ends_with("__"))) {
@@ -147,7 +150,10 @@ class Importer {
     const bool ordered = random || node.value("effect", false);
 
     std::vector<const Node*> inputs;
-    Json arguments = {{"args", slots(c.args, inputs)}, {"kwargs", slots(c.kwargs, inputs)}};
+    Json arguments = {{"args", slots(c.args, inputs, fused)}, {"kwargs", slots(c.kwargs, inputs, fused)}};
+    const std::vector<Dims> orders = fused ? orders_of(c) : std::vector<Dims>(c.types.size());
+    for (size_t i = 0; i < orders.size(); ++i)
+      if (!orders[i].empty()) arguments["orders"][std::to_string(i)] = orders[i];
     ExternAttr attr{
         .target = c.target,
         .arguments = arguments.dump(),
@@ -157,15 +163,33 @@ class Importer {
         .aliases = aliases(node, inputs),
         .reason = table().find(c.target) ? "this form of it has no compiled equivalent" : "trainc has no row for it"};
     bool any = false;
-    for (const auto& t : c.types) {
-      any |= t.has_value();
-      attr.results.push_back(t.value_or(Type{DType::Bool, {0}}));
+    for (size_t i = 0; i < c.types.size(); ++i) {
+      any |= c.types[i].has_value();
+      attr.results.push_back(c.types[i].value_or(Type{DType::Bool, {0}}));
+      Dims& shape = attr.results.back().shape;
+      for (size_t axis = 0; axis < orders[i].size(); ++axis)
+        shape[axis] = c.types[i]->shape[static_cast<size_t>(orders[i][axis])];
     }
     if (!any && !ordered) c.fail("gives no tensor");
     const Node* made = c.b.extern_call(std::move(attr), std::move(inputs));
     Results results;
-    for (size_t i = 0; i < c.types.size(); ++i) results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
+    for (size_t i = 0; i < c.types.size(); ++i) {
+      results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
+      if (orders[i].empty()) continue;
+      Dims back(orders[i].size());
+      for (size_t axis = 0; axis < back.size(); ++axis) back[static_cast<size_t>(orders[i][axis])] = axis;
+      results[i] = c.b.permute(results[i], back);
+    }
     return results;
+  }
+
+  /// Of each result that is dense in another order than its axes': that order. The call gives it so.
+  static std::vector<Dims> orders_of(const Call& c) {
+    std::vector<Dims> orders(c.types.size());
+    for (size_t i = 0; i < orders.size(); ++i)
+      if (c.types[i] && !is_row_major(c.types[i]->shape, c.strides[i]))
+        orders[i] = order_in_memory(c.types[i]->shape, c.strides[i]);
+    return orders;
   }
 
   /// What a result may be a view of, as nodes of the text.
@@ -187,8 +211,9 @@ class Importer {
     return places;
   }
 
-  /// `j` with every tensor replaced by its place among `inputs`.
-  Json slots(const Json& j, std::vector<const Node*>& inputs) {
+  /// `j` with every tensor replaced by its place among `inputs`. `as_views`: where the framework's tensor is a view of
+  /// a value that lies in memory, as such.
+  Json slots(const Json& j, std::vector<const Node*>& inputs, bool as_views = false) {
     auto slot = [&](const Node* n) -> Json {
       if (!n) return nullptr;
       auto it = std::find(inputs.begin(), inputs.end(), n);
@@ -200,8 +225,19 @@ class Importer {
     if (j.is_object() && j.contains("n")) {
       const ImportedValue& k = known(j);
       if (!k.is_list) {
+        // strides that are told for a draw's sake say nothing of attention's
+        const bool told = j.contains("view") && !(as_views && j["view"].is_array());
+        if (as_views && k.nodes[0] && !told) {
+          const StridedView v = strided_view(k.nodes[0]);
+          const Dims& shape = k.nodes[0]->shape();
+          if (v.base != k.nodes[0] && !is_row_major(shape, k.strides[0]) && lie_alike(shape, v.strides, k.strides[0])) {
+            Json place = slot(v.base);
+            place["strided"] = {shape, v.strides, v.offset};
+            return place;
+          }
+        }
         Json place = slot(k.nodes[0]);
-        if (j.contains("view") && !place.is_null()) place["view"] = j["view"];
+        if (told && !place.is_null()) place["view"] = j["view"];
         return place;
       }
       Json list = Json::array();
@@ -210,7 +246,7 @@ class Importer {
     }
     if (!j.is_structured()) return j;
     Json out = j;
-    for (auto it = out.begin(); it != out.end(); ++it) *it = slots(*it, inputs);
+    for (auto it = out.begin(); it != out.end(); ++it) *it = slots(*it, inputs, as_views);
     return out;
   }
 

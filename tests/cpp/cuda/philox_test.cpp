@@ -36,8 +36,9 @@ Graph mask(const Dims& shape, const RandomAttr& attr) {
   return g;
 }
 
-loop::LoopNest nest_of(const Graph& g) {
-  const schedule::Schedule s = schedule::make_schedule(g, false);
+loop::LoopNest nest_of(const Graph& g, bool bits = false) {
+  schedule::Schedule s = schedule::make_schedule(g, false);
+  if (bits) s.bits.insert(g.outputs[0].value);
   const auto kernels = lower::lower(g, s, s.groups.at(0), lower::LoweringOptions{gpu_target(Gpu::Sm90a)});
   EXPECT_EQ(kernels.size(), 1u);
   EXPECT_EQ(kernels[0].arguments[0], nullptr);
@@ -75,6 +76,29 @@ TEST(Philox, KernelsDrawWhatTheFrameworksThreadsDo) {
       }
 }
 
+/// The same draws, an eighth of the bytes: what a byte has behind the last element is 0, and nothing behind it is
+/// touched.
+TEST(Philox, KernelsDrawBits) {
+  for (int64_t threads : {256, 1024})
+    for (int64_t vector : {2, 4, 8})
+      for (int64_t numel : {2, 4, 8, 12, 1000, 1026, 2048, 8200, 20000}) {
+        if (numel % vector != 0) continue;
+        SCOPED_TRACE(fmt::format("threads {} vector {} numel {}", threads, vector, numel));
+        const loop::LoopNest nest = nest_of(mask({numel}, {0, 0.9, threads, vector}), true);
+        std::array<uint64_t, 2> state = {42, 8};
+        std::vector<uint8_t> got(static_cast<size_t>(bytes_of_bits(numel)), 0xcd), want = got;
+        std::fill_n(want.begin(), (numel + 7) / 8, 0);
+        const std::vector<uint8_t> bytes = reference::dropout_mask(42, 8, numel, threads, vector, 0.9);
+        for (size_t i = 0; i < bytes.size(); ++i) want[i / 8] = static_cast<uint8_t>(want[i / 8] | bytes[i] << i % 8);
+        const std::vector<interpret::View> arguments = {{reinterpret_cast<uint8_t*>(state.data()), 16, true, false},
+                                                        {got.data(), static_cast<int64_t>(got.size()), false, true}};
+        EXPECT_EQ(interpret::run_on_device(nest, arguments, nest.parallel_extent).messages, std::vector<std::string>{});
+        EXPECT_EQ(got, want);
+        EXPECT_EQ(loop::print(loop::parse(loop::print(nest))), loop::print(nest));
+        if (HasFailure()) return;
+      }
+}
+
 TEST(Philox, WhatIsKeptIsDecidedAsInF32) {  // the largest u is 1, which is not less than a p below it
   for (double p : {static_cast<double>(0.1f), 0.1, 0.25, 0x1p-33, 0x1.8p-33, std::nextafter(1.0, 0.0)}) {
     const auto kept = [&](uint32_t x) { return static_cast<float>(x) * 0x1p-32f + 0x1p-33f < p; };
@@ -91,6 +115,8 @@ TEST(Philox, WhatIsKeptIsDecidedAsInF32) {  // the largest u is 1, which is not 
 TEST(Philox, CompilesForEveryArchitecture) {
   std::vector<loop::LoopNest> nests;
   for (int64_t vector : {1, 2, 4, 8}) nests.push_back(nest_of(mask({100000}, {0, 0.9, 270336, vector})));
+  for (int64_t vector : {2, 4, 8})
+    nests.push_back(nest_of(mask({100004 / vector * vector}, {0, 0.9, 270336, vector}), true));
   testing::expect_no_spills(nests);
 }
 

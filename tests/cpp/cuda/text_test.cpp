@@ -136,6 +136,51 @@ TEST(Text, Masks) {
   }
 }
 
+/// A mask that kernels alone see: drawn as bits, read eight at a time, one by one, and in another order.
+TEST(Text, MasksAsBits) {
+  const auto driver = std::make_shared<HostDriver>(TRAINC_CXX);
+  struct Case { int64_t rows, columns, vector; };
+  const Case cases[] = {{40, 128, 8}, {40, 128, 2}, {33, 36, 4}, {7, 50, 2}};
+  std::vector<plan::Plan> plans;
+  for (const auto& [rows, columns, vector] : cases) {
+    Graph g;
+    Builder b{g, {}};
+    const Node *x = b.input(0, {DType::F32, {rows, columns}}), *mask = b.random({rows, columns}, {0, 0.5, 256, vector});
+    const Node* kept = b.select(mask, x, b.full(DType::F32, {rows, columns}, 0));
+    const Node *turned = b.permute(kept, {1, 0}), *sums = b.reduce(ReduceKind::Sum, kept, {1});
+    g.outputs = {{kept, {}}, {turned, {}}, {sums, {}}};
+    g.input_count = 1;
+    plans.push_back(compiler::compile(testing::copy_of(g), "mask", testing::device_options(true)));
+    EXPECT_THAT(print(plans.back()), ::testing::HasSubstr(" bits"));
+    driver->add(plans.back());
+  }
+  driver->compile();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const auto& [rows, columns, vector] = cases[i];
+    SCOPED_TRACE(fmt::format("{} x {}, vector {}", rows, columns, vector));
+    runtime::cuda::CudaExecutable executable(plans[i], driver);
+    runtime::Call call;
+    std::vector<uint8_t> state(16), temp(plans[i].temp_bytes + 1);
+    state[0] = 7, state[8] = 100;  // seed, offset
+    std::vector<float> x(static_cast<size_t>(rows * columns)), kept(x.size()), turned(x.size()),
+        sums(static_cast<size_t>(rows));
+    for (size_t e = 0; e < x.size(); ++e) x[e] = static_cast<float>(e + 1);
+    call.generator = {[&] { return state; }, [&](const auto&, const auto& to) { return state = to, true; }};
+    call.inputs = {x.data()};
+    call.outputs = {kept.data(), turned.data(), sums.data()};
+    call.temp = temp.data();
+    executable.run(call);
+    const std::vector<uint8_t> mask = reference::dropout_mask(7, 100, rows * columns, 256, vector, 0.5);
+    for (size_t e = 0; e < x.size(); ++e) {
+      const auto row = e / static_cast<size_t>(columns), column = e % static_cast<size_t>(columns);
+      ASSERT_EQ(kept[e], mask[e] ? x[e] : 0) << e;
+      ASSERT_EQ(turned[column * static_cast<size_t>(rows) + row], kept[e]) << e;
+      sums[row] -= kept[e];  // exact: whole numbers below 2^24
+    }
+    for (const float s : sums) EXPECT_EQ(s, 0);
+  }
+}
+
 TEST(Text, MemoryThatBeginsAnywhere) {  // copies of 16 bytes are no single accesses there
   const Graph g = testing::softmax(3, 1000);
   const auto inputs = testing::halves(g, 1), wanted = testing::oracle(g, inputs);

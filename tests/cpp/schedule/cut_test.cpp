@@ -154,13 +154,13 @@ TEST(Cut, AContractionIsComputedAgainForItsPrice) {
 return none %6
 )");
   const auto kept = [&](double price) {
-    return cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, price).forward.outputs.at(1).value->op;
+    return cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, false, price).forward.outputs.at(1).value->op;
   };
   EXPECT_EQ(flops_of(find(joint, Op::Contract)), 65536);
   EXPECT_EQ(kept(0), Op::Contract);
   EXPECT_EQ(kept(1), Op::Contract);   // 64 KB to save 14
   EXPECT_EQ(kept(0.05), Op::Reduce);  // 3 KB
-  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, 0.05).backward, Op::Contract), nullptr);
+  EXPECT_NE(find(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false, false, 0.05).backward, Op::Contract), nullptr);
 }
 TEST(Cut, CheckpointedDrawIsKept) {  // drawn again it would be another mask
   const Graph joint = parse(R"(%0 = random draw=0 p=0.5 : bool[64]

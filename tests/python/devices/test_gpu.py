@@ -13,6 +13,7 @@ import pytest
 import torch
 from standin import STREAM, EagerDropout, StandIn
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainc
 from trainc import _core
@@ -543,6 +544,83 @@ def test_flash_attention_with_dropout_is_the_frameworks():
     where.torch = torch.device("meta")
     text = _core.import_text(wire.graph_json(graph, "attention", where))
     assert "aten._scaled_dot_product_flash_attention.default" in text and "i64[2]" in text
+
+
+class Heads(nn.Module):
+    """Attention as GPT-2 has it: queries, keys and values are parts of one product."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.out = nn.Linear(24, 72), nn.Linear(24, 24)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (4, 6)).transpose(1, 2) for part in self.parts(x).split(24, dim=-1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(x.shape)).float().square().mean()
+
+
+class Grouped(nn.Module):
+    """Keys that several heads share are repeated, which no strides can tell, and queries are turned before."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.keys = nn.Linear(24, 24), nn.Linear(24, 12)
+
+    def forward(self, x):
+        q = self.queries(x).unflatten(-1, (4, 6)).transpose(1, 2)
+        k = self.keys(x).unflatten(-1, (2, 6)).transpose(1, 2)
+        k = k[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape)
+        y = nn.functional.scaled_dot_product_attention(torch.cat([-q[..., 3:], q[..., :3]], -1), k[:, :, :, :], k)
+        return y.transpose(1, 2).float().square().mean()
+
+
+class Strides(TorchDispatchMode):
+    """Of the tensors that attention is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "_scaled_dot_product_" in str(func):
+            self.seen.append((str(func), [a.stride() for a in args if isinstance(a, torch.Tensor)]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Heads, Grouped])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_frameworks_attention_reads_heads_where_eager_does(kind, bf16, gpu, monkeypatch):
+    """It is handed views, and heads of its results are put side by side again where they lie: nothing is moved for it."""
+    monkeypatch.setattr(wire, "is_the_frameworks", lambda node: "_scaled_dot_product_" in str(node.target))
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(3, 11, 24)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16), Strides() as eager:
+        wanted = model(x)
+        wanted.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        compiled = trainc.compile(model)
+        found = compiled(x)
+        found.backward()
+        model.zero_grad()
+        with Strides() as ours:  # of the second step: the first one is traced
+            found = compiled(x)
+            found.backward()
+    assert len(eager.seen) == 2 and ours.seen[0] == eager.seen[0]
+    near = {"rtol": 2e-2, "atol": 1e-3} if bf16 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(found, wanted, **near)
+    torch.testing.assert_close([p.grad for p in model.parameters()], gradients, **near)
+    (made,) = trainc.explain(model).compilations
+    assert [name.split(".")[1].removesuffix("_for_cpu") for name, _ in made.externs()] == [
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu_backward"
+    ]  # fmt: skip
+    if kind is Heads:
+        assert ours.seen == eager.seen
+        moved = [step["name"] for plan in made.reports() for step in plan["steps"] if step["kind"] == "kernel"]
+        # two results go to the arena, as they lie; three gradients become one operand
+        moved = [name for name in moved if name.startswith(("map_slice", "map_permute", "concat"))]
+        assert moved == ["map_slice"] * 2 + ["concat"] * 3
 
 
 class Two(nn.Module):

@@ -241,6 +241,11 @@ def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
     return node.args, node.kwargs
 
 
+def is_the_frameworks(node: torch.fx.Node) -> bool:
+    """Whether the framework runs it, whatever rows there are. (Who makes a GPU's plans without one adds what a GPU fuses.)"""
+    return _is_complex(node)
+
+
 def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
     if node.op == "placeholder":
         begins = {"begins": True} if node.meta.get("begins") else {}
@@ -259,7 +264,7 @@ def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
     } | ({"late": True} if acts_in_backward(node) else {}) | ({"effect": True} if has_effect(node.target) else {}) | (
-        {"framework": True} if _is_complex(node) else {}
+        {"framework": True} if is_the_frameworks(node) else {}
     )  # fmt: skip
 
 
@@ -324,7 +329,10 @@ def parse_argument(arg: Any, inputs: list[Any]) -> Any:
     if not isinstance(arg, dict):
         return arg
     if "$" in arg:
-        return _viewed(inputs[arg["$"]], arg["view"]) if "view" in arg else inputs[arg["$"]]
+        given = inputs[arg["$"]]
+        if "strided" in arg:
+            return given.as_strided(*arg["strided"])
+        return _viewed(given, arg["view"]) if "view" in arg else given
     if "dtype" in arg:
         return DTYPES.get(arg["dtype"]) or getattr(torch, arg["dtype"])
     if "complex" in arg:

@@ -211,6 +211,8 @@ class ExternCall:
         arguments = info["arguments"]
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         self._args, self._kwargs = arguments.get("args", []), arguments.get("kwargs", {})
+        # of results that lie in another order than their axes': that order, in which the plan has them
+        self._orders = {int(i): order for i, order in arguments.get("orders", {}).items()}
         self._of_framework = info["target"] in framework_calls.OPERATIONS
         if self._of_framework:
             self._op = framework_calls.OPERATIONS[info["target"]]
@@ -226,6 +228,8 @@ class ExternCall:
         if sum(tensor._version for tensor in inputs) != writes:
             raise UserError(f"{self.info['target']} writes over an argument: its schema must say so (`Tensor(a!)`)")
         results = list(results) if isinstance(results, (list, tuple)) else [results]
+        for i, order in self._orders.items():
+            results[i] = None if results[i] is None else results[i].permute(order)
         owned = []
         for i, wanted in enumerate(self._results):
             if wanted is None or results[i] is None:
