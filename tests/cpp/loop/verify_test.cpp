@@ -45,7 +45,7 @@ constexpr const char* kSound = R"(  parallel i in 4:
 
 TEST(LoopVerify, AcceptsASoundNest) { EXPECT_NO_THROW(verify(sound(kSound))); }
 
-TEST(LoopVerify, BitsAreArgumentsThatAreOnlyRead) {
+TEST(LoopVerify, BitsAreArgumentsThatADeviceAloneWrites) {
   LoopNest nest;
   nest.name = "n";
   const int mask = nest.add_buffer({"mask", DType::Bool, 64, Space::Argument, false, -1, true});
@@ -56,13 +56,27 @@ TEST(LoopVerify, BitsAreArgumentsThatAreOnlyRead) {
     change(other.buffers[static_cast<size_t>(mask)]);
     return other;
   };
-  const char* words = "of bits is no bool, no argument of a CPU's nest, or written";
+  const char* words = "of bits is no bool, no argument, or written by a CPU";
   refused(changed([](Buffer& b) { b.dtype = DType::U8; }), words);
   refused(changed([](Buffer& b) { b.written = true; }), words);
   refused(changed([](Buffer& b) { b.space = Space::Scratch, b.written = true; }), words);
   LoopNest device = nest;
   device.threads = 128;
-  refused(device, words);
+  EXPECT_NO_THROW(verify(device));
+  device.buffers[static_cast<size_t>(mask)].written = true;
+  const int kept = device.add_buffer({"kept", DType::Bool, 16, Space::Register, true});
+  const int thread = device.add_var("thread", 2);
+  const auto each = [&](Stmt body) {
+    LoopNest other = device;
+    other.body = for_loop(LoopKind::Thread, thread, integer(2), block({std::move(body)}));
+    return other;
+  };
+  EXPECT_NO_THROW(verify(each(copy(mask, device.var(thread) * 8, kept, integer(0), 8))));
+  EXPECT_NO_THROW(verify(each(copy(kept, integer(0), mask, device.var(thread) * 4, 4))));
+  refused(each(copy(mask, device.var(thread) * 4, kept, integer(0), 4)),
+          "a copy of 4 bits to mask: a thread writes bytes");
+  refused(each(copy(kept, integer(0), mask, device.var(thread) * 16, 16)), "a copy of 16 bits from mask");
+  refused(each(store(mask, device.var(thread), integer(1, DType::Bool))), "store to mask, which is bits");
 }
 
 TEST(LoopVerify, RefusesByItsWords) {

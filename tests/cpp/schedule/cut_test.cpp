@@ -173,7 +173,7 @@ return none %3
   ASSERT_EQ(cut.saved.size(), 1u);
   EXPECT_EQ(cut.forward.outputs[1].value->op, Op::Random);
   EXPECT_TRUE(cut.saved_as_bits.at(0));
-  EXPECT_FALSE(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, false).saved_as_bits.at(0)) << "on a device";
+  EXPECT_FALSE(cut_joint(joint, 1, 1, {}, cost::kDeferredBytes, true, false).saved_as_bits.at(0)) << "bytes alone";
 }
 // a result that a rewriting might make the mask itself; and the operand of a call
 TEST(Cut, MasksThatOthersSeeStayBytes) {

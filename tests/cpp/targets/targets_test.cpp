@@ -160,10 +160,11 @@ TEST(Targets, AnySetOfCapabilitiesIsATarget) {
     t.f32_lanes = chance() ? 8 : 16, t.vector_registers = chance() ? 16 : 32;
     t.launches_blocks = seed % 3 == 0;
     t.multiprocessors = t.launches_blocks ? static_cast<int>(1 + random() % 100) : 0;
+    t.masks_as_bits = chance();
     t.writes_in_place = chance(), t.chunks_losses = chance(), t.shares_kernels = chance(), t.measures = chance();
     if (!t.launches_blocks)
-      t.has_wide_totals = chance(), t.transposes_in_registers = chance(), t.masks_as_bits = chance(),
-      t.fuses_chains = chance(), t.has_bf16_dot = chance(), t.has_tiles = t.has_bf16_dot && chance();
+      t.has_wide_totals = chance(), t.transposes_in_registers = chance(), t.fuses_chains = chance(),
+      t.has_bf16_dot = chance(), t.has_tiles = t.has_bf16_dot && chance();
     register_target("abacus", [t](CpuLevel, const CacheSizes&) { return t; });
     const Graph graph = testing::random_graph(seed + 700, exact());
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(graph));
@@ -192,11 +193,11 @@ TEST(Targets, AnySetOfCapabilitiesIsATarget) {
 
 TEST(Targets, CapabilitiesThatExcludeEachOtherAreRefused) {
   Target t = testing::plain_abacus();
-  t.launches_blocks = t.masks_as_bits = true;
+  t.launches_blocks = t.fuses_chains = true;
   register_target("crooked", [t](CpuLevel, const CacheSizes&) { return t; });
-  EXPECT_THAT([] { target_of("crooked", CpuLevel::Avx2); },
-              ThrowsMessage<InternalError>(
-                  HasSubstr("target crooked: blocks of threads and masks_as_bits do not go together")));
+  EXPECT_THAT(
+      [] { target_of("crooked", CpuLevel::Avx2); },
+      ThrowsMessage<InternalError>(HasSubstr("target crooked: blocks of threads and fuses_chains do not go together")));
 }
 
 TEST(Targets, WordsThatAreNoneAreNamed) {
