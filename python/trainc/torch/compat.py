@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -62,6 +62,7 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._decomp import decompositions  # the recurrent layers' one is replaced: eager's dropout between layers
+from torch._decomp import decomposition_table  # of which fake tensors take rules before those of the dispatcher
 from torch._guards import TracingContext
 from torch._logging._internal import trace_log
 
@@ -214,6 +215,12 @@ def run_kernel(operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
 def forget_kernels(operator: Any) -> None:
     """What the operator remembers of its table of kernels (`py_kernels`), once that was changed."""
     operator._dispatch_cache.clear()
+
+
+def forget_results(operators: Container[Any]) -> None:
+    """What fake tensors remember of the results of these operators, once the rules for them were changed."""
+    for key in [key for key in FakeTensorMode.cache if key.key[0] in operators]:
+        del FakeTensorMode.cache[key]
 
 
 def has_no_memory(tensor: torch.Tensor) -> bool:

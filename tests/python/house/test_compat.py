@@ -68,7 +68,7 @@ def test_every_name_is_asked_of_here():
     names = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     names |= {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
-    names -= {"Any", "Callable", "Iterator", "ModuleType", "NamedTuple", "annotations"}
+    names -= {"Any", "Callable", "Container", "Iterator", "ModuleType", "NamedTuple", "annotations"}
     tests = Path(__file__).read_text()
     assert sorted(name for name in names if not re.search(rf"compat\.{name}\b", tests)) == []
 
@@ -108,6 +108,27 @@ def test_a_kernel_in_an_operators_table_is_run():
         operator.py_kernels.clear()
         operator.py_kernels.update(before)
         compat.forget_kernels(operator)
+
+
+def test_fake_tensors_take_their_rules_from_the_table_of_decompositions():
+    """Those of operations that are written out there; and they remember what a rule gave."""
+    operator = torch.ops.aten.mse_loss_backward.default
+    rule = compat.decomposition_table[operator]
+
+    def result():
+        with compat.FakeTensorMode() as mode:
+            given = mode.from_tensor(torch.rand(3, 4))
+            return operator(given, given, given, 1).shape
+
+    assert result() == (3, 4)
+    compat.decomposition_table[operator] = lambda gradient, x, y, reduction: rule(gradient, x, y, reduction).sum(1)
+    try:
+        compat.forget_results({operator})
+        assert result() == (3,)
+    finally:
+        compat.decomposition_table[operator] = rule
+        compat.forget_results({operator})
+    assert result() == (3, 4)
 
 
 # ---- traces ------------------------------------------------------------------------------------------------------------

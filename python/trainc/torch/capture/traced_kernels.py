@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from trainc.torch import compat
-from trainc.torch.capture import resize
+from trainc.torch.capture import layouts_of_results, resize
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
 
 _library = torch.library.Library("trainc", "FRAGMENT")
@@ -62,7 +62,12 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
             for old, size, factor in zip(x.shape[2:], sizes, factors, strict=True)
         )
         fixed_point = written_out is resize.linear and not x.is_floating_point()  # so eager resizes bytes
-        return (packet.default if ignored or fixed_point else written_out)(x, sizes, *corners, *factors)
+        if ignored or fixed_point:
+            return packet.default(x, sizes, *corners, *factors)
+        result = written_out(x, sizes, *corners, *factors)
+        if x.device.type != "cpu":
+            return result
+        return result.contiguous(memory_format=decompositions.utils.suggest_memory_format(x))
 
     return kernel
 
@@ -124,10 +129,11 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
         for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
             kernels.setdefault(packet.vec, {})[key] = kernel
             kernels.setdefault(packet.default, {})[key] = None
-    return kernels
+    return kernels | layouts_of_results.KERNELS
 
 
 _KERNELS = _kernels()
+_RULES = {*layouts_of_results.KERNELS, *layouts_of_results.WRITTEN_OUT}
 
 
 @contextlib.contextmanager
@@ -140,9 +146,14 @@ def as_eager() -> Iterator[None]:
             if kernel is not None:
                 operator.py_kernels[key] = kernel
         compat.forget_kernels(operator)
+    rules = {operator: compat.decomposition_table[operator] for operator in layouts_of_results.WRITTEN_OUT}
+    compat.decomposition_table.update(layouts_of_results.WRITTEN_OUT)
+    compat.forget_results(_RULES)
     try:
         yield
     finally:
+        compat.decomposition_table.update(rules)
+        compat.forget_results(_RULES)
         for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)

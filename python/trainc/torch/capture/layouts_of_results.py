@@ -1,0 +1,108 @@
+"""Where results of eager's CPU kernels lie, of which PyTorch's rules for traces say otherwise.
+
+Dropout fills its mask in the order in which its operand lies in memory, and a program may ask for strides: both are right only
+where a trace knows the strides that eager's kernels give. For most operations PyTorch's rules do. These here were found by
+running its table of operations (`op_db`) over transposed, permuted and channels-last operands, as
+tests/python/graph/test_layouts_of_results.py does with some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainc.torch import compat
+from trainc.torch.compat import DispatchKey, FakeTensor, OpOverload, decompositions
+
+aten = torch.ops.aten
+Layout = Callable[[torch.Tensor, tuple, dict], torch.Tensor]
+
+
+def _row_major(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+    return result.new_empty(result.shape)
+
+
+def _as_images(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+    """Channels last where the operand is, else row-major."""
+    operand = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == result.dim())
+    return torch.empty_like(result, memory_format=decompositions.utils.suggest_memory_format(operand))
+
+
+def _as_product(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+    """As a product of the two operands lies, like most elementwise results."""
+    return torch.empty_like(torch.mul(*args[:2]), dtype=result.dtype)
+
+
+_LAYOUTS: dict[OpOverload, Layout] = {
+    aten._log_softmax_backward_data.default: _row_major,
+    aten.log_sigmoid_forward.default: _row_major,
+    aten.mse_loss_backward.default: _row_major,
+    aten.smooth_l1_loss_backward.default: _row_major,
+    aten.huber_loss_backward.default: _row_major,
+    aten.normal.Tensor_Tensor: _row_major,
+    aten.pow.Scalar: _row_major,
+    aten.native_layer_norm_backward.default: _row_major,
+    aten.native_batch_norm.default: _as_images,
+    aten._native_batch_norm_legit.default: _as_images,
+    aten._native_batch_norm_legit.no_stats: _as_images,
+    aten._native_batch_norm_legit_functional.default: _as_images,
+    aten._batch_norm_with_update.default: _as_images,
+    aten._batch_norm_with_update_functional.default: _as_images,
+    aten.channel_shuffle.default: _as_images,
+    aten.max_unpool2d.default: _as_images,
+    aten.reflection_pad2d_backward.default: _as_images,
+    aten.reflection_pad3d.default: _as_images,
+    aten.reflection_pad3d_backward.default: _as_images,
+    aten.replication_pad2d_backward.default: _as_images,
+    aten.replication_pad3d.default: _as_images,
+    aten.replication_pad3d_backward.default: _as_images,
+    aten.copysign.Tensor: _as_product,
+    aten.div.Tensor_mode: _as_product,
+    aten.floor_divide.default: _as_product,
+    aten.heaviside.default: _as_product,
+    aten.logaddexp.default: _as_product,
+    aten.logical_and.default: _as_product,
+    aten.logical_or.default: _as_product,
+    aten.logical_xor.default: _as_product,
+    aten.native_dropout_backward.default: _as_product,
+}
+# The results after the first are vectors, or have the first's layout in `log_sigmoid_forward` alone.
+_ALL_RESULTS = {aten.log_sigmoid_forward.default}
+
+
+def _on_cpu(args: tuple) -> bool:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return bool(tensors) and all(type(tensor) is FakeTensor and tensor.fake_device.type == "cpu" for tensor in tensors)
+
+
+def _kernel(operator: OpOverload, rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        results = rule(*args, **kwargs)
+        if not _on_cpu(args):
+            return results
+        if isinstance(results, torch.Tensor):
+            return layout(results, args, kwargs)
+        first, *others = results
+        if first is None:  # a gradient that nobody wants
+            return results
+        if operator in _ALL_RESULTS:
+            others = [layout(other, args, kwargs) if other.dim() > 1 else other for other in others]
+        return layout(first, args, kwargs), *others
+
+    return kernel
+
+
+KERNELS: dict[OpOverload, dict[DispatchKey, Callable[..., Any]]] = {  # as traced_kernels.py has them
+    operator: {DispatchKey.Meta: _kernel(operator, operator.py_kernels[DispatchKey.Meta], layout)}
+    for operator, layout in _LAYOUTS.items()
+    if DispatchKey.Meta in operator.py_kernels
+}
+# Rules of operations that are written out in others: fake tensors look here before they ask the dispatcher.
+WRITTEN_OUT: dict[OpOverload, Callable[..., Any]] = {
+    operator: _kernel(operator, compat.decomposition_table[operator], layout)
+    for operator, layout in _LAYOUTS.items()
+    if operator in compat.decomposition_table
+}
+
+__all__ = ["KERNELS", "WRITTEN_OUT"]

@@ -1,0 +1,129 @@
+"""Results lie in a trace as eager's kernels lay them: strides, and the masks that are drawn in the order of memory."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DOORS
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import FakeTensorMode
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+from trainc.torch.capture import traced_kernels
+
+FOUND = {
+    "copysign", "div", "floor_divide", "heaviside", "logaddexp", "logical_and", "native_batch_norm", "_native_batch_norm_legit",
+    "_batch_norm_with_update", "nn.functional.cross_entropy", "nn.functional.pad", "nn.functional.interpolate",
+    "nn.functional.max_unpool2d", "nn.functional.batch_norm", "normal", "nn.functional.smooth_l1_loss", "nn.functional.dropout",
+    "nn.functional.mse_loss", "nn.functional.huber_loss", "nn.functional.channel_shuffle", "nn.functional.logsigmoid",
+}  # fmt: skip
+# Written out in other operations, or their gradients are; linear algebra gives columns.
+NOT_AS_EAGER = {
+    "max", "min", "prod", "ormqr", "linalg.householder_product", "nn.functional.upsample_bilinear",
+    "nn.functional.upsample_nearest", "nn.functional.interpolate",
+}  # fmt: skip
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "permuted": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x,
+}
+
+
+def laid(tree, layout):
+    def one(x):
+        if not isinstance(x, torch.Tensor) or x.dim() < 2 or x.layout is not torch.strided:
+            return x
+        return LAYOUTS[layout](x.detach()).requires_grad_(x.requires_grad)
+
+    return tree_map(one, tree)
+
+
+def strides(op, args, kwargs) -> list[tuple]:
+    """Of the results and gradients: the sizes and steps of dimensions that are longer than 1."""
+    outs = [t for t in tree_leaves(op.op(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+    learning = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+    roots = [t for t in outs if t.requires_grad and t.dtype.is_floating_point]
+    if roots and learning:
+        ones = [torch.ones_like(t) for t in roots]
+        outs += [g for g in torch.autograd.grad(roots, learning, ones, allow_unused=True) if g is not None]
+    return [(tuple(t.shape), 0 in t.shape or [(s, n) for s, n in zip(t.stride(), t.shape, strict=True) if n != 1]) for t in outs]
+
+
+OPS = [
+    op
+    for op in op_db
+    if torch.float32 in op.dtypes and op.name not in NOT_AS_EAGER and (op.name in FOUND or zlib.crc32(op.name.encode()) % 10 == 0)
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operations(layout: str) -> None:
+    compared = 0
+    for op in OPS:
+        for sample in list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))[:4]:
+            args, kwargs = laid(((sample.input, *sample.args), sample.kwargs), layout)
+            try:
+                wanted = strides(op, args, kwargs)
+                with FakeTensorMode() as mode, enable_python_dispatcher(), traced_kernels.as_eager():
+                    fakes = tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))  # noqa: B023
+                    got = strides(op, *fakes)
+            except Exception:  # eager refuses the layout, or a fake tensor has not what the sample asks for
+                continue
+            # which statistics BatchNorm gives where it is evaluated is another matter
+            same = [(a, b) for (a, b) in zip(got, wanted, strict=True) if a[0] == b[0]]
+            assert all(a == b for a, b in same), f"{op.name} {op.variant_test_name}"
+            compared += 1
+    assert compared > 200
+
+
+def turned(x):
+    return x.transpose(1, 2)
+
+
+# Each is followed by dropout.
+MASKED = {
+    "BatchNorm of what is computed": lambda m, x: m.norm(turned(m.line(x))),
+    "BatchNorm of an argument": lambda m, x: m.norm(turned(x)),
+    "evaluated BatchNorm": lambda m, x: F.batch_norm(turned(m.line(x)), m.norm.running_mean, m.norm.running_var),
+    "logsigmoid": lambda m, x: F.logsigmoid(turned(m.line(x))),
+    "nearest": lambda m, x: F.interpolate(turned(m.line(x)), scale_factor=2),
+    "linear": lambda m, x: F.interpolate(turned(m.line(x)), scale_factor=2, mode="linear"),
+    "copysign": lambda m, x: torch.copysign(turned(m.line(x)), torch.tensor(-1.0)),
+    "channel_shuffle": lambda m, x: F.channel_shuffle(m.line(x)[:, None].permute(0, 3, 1, 2), 2),
+    "rounded quotient": lambda m, x: torch.div(turned(m.line(x)), torch.tensor(0.3), rounding_mode="floor") + x.sum(),
+    "scalar power": lambda m, x: torch.pow(1.5, turned(m.line(x))),
+}
+
+
+class Masked(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.line, self.norm, self.drop = layer, nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.4)
+
+    def forward(self, x):
+        return self.drop(self.layer(self, x))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_masks_and_strides_are_eagers(door: str) -> None:
+    for name, layer in MASKED.items():
+        found = []
+        for way in (lambda module: module, DOORS[door]):
+            torch.manual_seed(2)
+            module = way(Masked(layer))
+            result = module(torch.rand(3, 5, 8))
+            result.square().sum().backward()
+            found.append((result.detach(), result.stride(), *(p.grad for p in module.parameters())))
+        (wanted, strides_wanted, *grads_wanted), (got, strides_got, *grads) = found
+        assert torch.equal(got == 0, wanted == 0) and strides_got == strides_wanted, name
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+        for a, b in zip(grads, grads_wanted, strict=True):
+            assert (a is None) == (b is None), name
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
