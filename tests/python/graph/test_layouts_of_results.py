@@ -14,7 +14,8 @@ from torch._subclasses import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-from trainc.torch.capture import traced_kernels
+from trainc.torch import compat
+from trainc.torch.capture import layouts_of_results, traced_kernels
 
 FOUND = {
     "copysign", "div", "floor_divide", "heaviside", "logaddexp", "logical_and", "native_batch_norm", "_native_batch_norm_legit",
@@ -127,3 +128,11 @@ def test_masks_and_strides_are_eagers(door: str) -> None:
             assert (a is None) == (b is None), name
             if a is not None:
                 torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_rules_go_by_the_names_of_pytorchs() -> None:
+    """Fake tensors ask for the name of a rule whether it is PyTorch's own, once in a process: under another name the operation
+    would have another rule for good, in traces that are not trainc's, too."""
+    for operator, rule in layouts_of_results.WRITTEN_OUT.items():
+        own = compat.decomposition_table[operator]
+        assert rule is not own and (rule.__module__, rule.__name__) == (own.__module__, own.__name__)

@@ -7,6 +7,7 @@ tests/python/graph/test_layouts_of_results.py does with some."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,7 @@ def _on_cpu(args: tuple) -> bool:
 
 
 def _kernel(operator: OpOverload, rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    @functools.wraps(rule)  # fake tensors ask once for a rule's name whether it is PyTorch's own, and keep the answer
     def kernel(*args: Any, **kwargs: Any) -> Any:
         results = rule(*args, **kwargs)
         if not _on_cpu(args):
