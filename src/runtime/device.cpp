@@ -42,10 +42,6 @@ Registry& registry() {
   return *registry;
 }
 
-}  // namespace
-
-namespace {
-
 /// Of a device, or a plan, that has no quicker way.
 class WholeRuns : public Trips {
  public:

@@ -159,10 +159,6 @@ class While : public Operation {
   mutable std::vector<std::unique_ptr<Memory>> free_;  // under the short lock
 };
 
-}  // namespace
-
-namespace {
-
 /// Of this thread: the loops whose bodies are being loaded, each within the one before.
 thread_local int loading = 0;
 struct Loading {

@@ -27,19 +27,19 @@ struct Cut {
 /// sums, random draws, externs and indexed operations are never computed again; elementwise operations and movements
 /// may be, bit for bit. So may attention's scores, where `fuse_chains` says that kernels are a CPU's, which never keep
 /// them (see matmul_chain.h): the rows' maxima and sums are kept instead. `masks_as_bits`: masks may take a bit an
-/// element (bits.h). `price`: bytes that it must save to compute a
-/// contraction of one FLOP again; 0: none is, whatever it saves. The cut is then the least of bytes saved plus price x
-/// FLOPs done again. All equal layers would be computed again from one price on; so earlier ones are up to a quarter
-/// cheaper: when the backward comes to them, little else is in memory. The rest of what is never computed again stays
-/// so. `must_recompute`: values that the user's checkpointing forbids to keep. An output of at least `deferred_bytes`
-/// that neither half computes for itself, and that elementwise operations and movements make of saved values, is
-/// deferred. So is one that the backward wants, where a loss (a number) stands beside it: it is saved in the arena,
-/// where the backward may overwrite it, and the caller gets a copy if he looks. `late_draws_from`: draws from this
-/// place on are the backward's, and so are those behind a draw that depends on a tangent: each half makes its draws in
-/// the program's order, and the backward after the forward. All draws are made, whether they are read or not
-/// (Graph::effects). A primal that contractions of `vendor_flops` or more have in a narrower dtype is made so once, by
-/// the forward, and kept, unless memory has a price: the vendor's library wants it in memory. Throws InternalError
-/// where a forward output depends on a tangent, or on such a draw.
+/// element (bits.h). `price`: bytes that it must save to compute a contraction of one FLOP again; 0: none is, whatever
+/// it saves. The cut is then the least of bytes saved plus price x FLOPs done again. All equal layers would be computed
+/// again from one price on; so earlier ones are up to a quarter cheaper: when the backward comes to them, little else
+/// is in memory. The rest of what is never computed again stays so. `must_recompute`: values that the user's
+/// checkpointing forbids to keep. An output of at least `deferred_bytes` that neither half computes for itself, and
+/// that elementwise operations and movements make of saved values, is deferred. So is one that the backward wants,
+/// where a loss (a number) stands beside it: it is saved in the arena, where the backward may overwrite it, and the
+/// caller gets a copy if he looks. `late_draws_from`: draws from this place on are the backward's, and so are those
+/// behind a draw that depends on a tangent: each half makes its draws in the program's order, and the backward after
+/// the forward. All draws are made, whether they are read or not (Graph::effects). A primal that contractions of
+/// `vendor_flops` or more have in a narrower dtype is made so once, by the forward, and kept, unless memory has a
+/// price: the vendor's library wants it in memory. Throws InternalError where a forward output depends on a tangent, or
+/// on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes = cost::kDeferredBytes,
               bool fuse_chains = true, bool masks_as_bits = true, double price = 0, int64_t late_draws_from = INT64_MAX,

@@ -11,15 +11,14 @@ namespace trainc::schedule {
 /// Gives: no ArgMax/ArgMin (a maximum, then the least position that holds it); no sums over bool or over nothing; long
 /// sums with few results in two steps with a fixed split (on a device, whose `sum_threads` they are to keep busy, in as
 /// many stages as that takes, but for those that the vendor's library makes as it multiplies; so scatters' sums into
-/// few places there); contractions of a
-/// vector with rows that lie along memory as sums (on a CPU); operands of contractions that have neighbours in memory
-/// along k or along their rows (a copy in another order where a permute leaves none), and of those of the vendor's
-/// library as matrices (vendor_operands.h); outputs that are row-major in memory (a permutation before the output where
-/// the caller's strides are permuted), each with memory of its own (a copy where two share it, an input would be given
-/// out, or a call reads it in another layout). Outputs whose strides are not a permutation of row-major become
-/// row-major. An input that is an output is handed through as it is where both are the caller's: inputs before
-/// `caller_inputs`, outputs before `caller_outputs`; the others lie in an arena, and are copied. `made`: what stands
-/// for each live node afterwards, outputs' new order aside.
+/// few places there); contractions of a vector with rows that lie along memory as sums (on a CPU); operands of
+/// contractions that have neighbours in memory along k or along their rows (a copy in another order where a permute
+/// leaves none), and of those of the vendor's library as matrices (vendor_operands.h); outputs that are row-major in
+/// memory (a permutation before the output where the caller's strides are permuted), each with memory of its own (a
+/// copy where two share it, an input would be given out, or a call reads it in another layout). Outputs whose strides
+/// are not a permutation of row-major become row-major. An input that is an output is handed through as it is where
+/// both are the caller's: inputs before `caller_inputs`, outputs before `caller_outputs`; the others lie in an arena,
+/// and are copied. `made`: what stands for each live node afterwards, outputs' new order aside.
 Graph prepare(const Graph&, int64_t caller_inputs = std::numeric_limits<int64_t>::max(),
               int64_t caller_outputs = std::numeric_limits<int64_t>::max(),
               std::unordered_map<const Node*, const Node*>* made = nullptr, const VendorLibrary& = {},

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "frontend/formulas/random.h"
+#include "frontend/formulas/shapes.h"
 #include "support/rounding.h"
 
 namespace trainc::frontend::aten {
@@ -207,12 +208,9 @@ Value Call::random_mask(const Dims& shape, const Dims& strides, double p) const 
       const auto reach = [&](int64_t axis) { return shape[axis] == 1 ? INT64_MAX : strides[axis]; };
       return reach(x) > reach(y);
     });
-  Dims drawn(shape.size()), back(shape.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    drawn[i] = shape[order[i]];
-    back[order[i]] = i;
-  }
-  return permute(formulas::random_mask(b, drawn, {draws++, p, threads, vector}), back);
+  Dims drawn;
+  for (int64_t axis : order) drawn.push_back(shape[axis]);
+  return formulas::permute_back(formulas::random_mask(b, drawn, {draws++, p, threads, vector}), order);
 }
 
 void Call::fail(const std::string& what) const { throw InternalError(b.origin + ": " + target + ": " + what); }

@@ -3,6 +3,7 @@
 #include "frontend/aten/import.h"
 #include "frontend/aten/strided_view.h"
 #include "frontend/aten/table.h"
+#include "frontend/formulas/shapes.h"
 
 namespace trainc::frontend::aten {
 namespace {
@@ -175,10 +176,7 @@ class Importer {
     Results results;
     for (size_t i = 0; i < c.types.size(); ++i) {
       results.push_back(c.types[i] ? c.b.result(made, i) : nullptr);
-      if (orders[i].empty()) continue;
-      Dims back(orders[i].size());
-      for (size_t axis = 0; axis < back.size(); ++axis) back[static_cast<size_t>(orders[i][axis])] = axis;
-      results[i] = c.b.permute(results[i], back);
+      if (!orders[i].empty()) results[i] = formulas::permute_back({&c.b, results[i]}, orders[i]).node;
     }
     return results;
   }

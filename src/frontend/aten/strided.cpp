@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "frontend/aten/strided_view.h"
 #include "frontend/aten/table.h"
 #include "frontend/formulas/windows.h"
 
@@ -170,17 +171,9 @@ class Strided {
  private:
   /// The axes from the longest stride down, where the elements lie without gaps.
   void memory_order(const Dims& strides) {
-    const Dims& shape = self_.shape();
-    for (int64_t axis = 0; axis < self_.rank(); ++axis) order_.push_back(axis);
-    std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
-    int64_t dense = 1;
-    for (size_t i = order_.size(); i-- > 0;) {
-      const int64_t axis = order_[i];
-      if (shape[axis] == 1) continue;
-      if (strides[axis] != dense && self_.numel() > 0)
-        c_.fail("reads the memory of a tensor that has gaps, or holds an element twice");
-      dense *= shape[axis];
-    }
+    const size_t rank = static_cast<size_t>(self_.rank());
+    order_ = self_.numel() == 0 ? all_axes(rank) : order_in_memory(self_.shape(), strides);
+    if (order_.size() != rank) c_.fail("reads the memory of a tensor that has gaps, or holds an element twice");
   }
   Value flat(Value x) const { return reshape(permute(x, order_), {x.numel()}); }
   Value from_flat(Value x) const {

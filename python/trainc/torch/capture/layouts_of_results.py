@@ -17,20 +17,20 @@ from trainc.torch import compat
 from trainc.torch.compat import DispatchKey, FakeTensor, OpOverload, decompositions
 
 aten = torch.ops.aten
-Layout = Callable[[torch.Tensor, tuple, dict], torch.Tensor]
+Layout = Callable[[torch.Tensor, tuple], torch.Tensor]
 
 
-def _row_major(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+def _row_major(result: torch.Tensor, args: tuple) -> torch.Tensor:
     return result.new_empty(result.shape)
 
 
-def _as_images(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+def _as_images(result: torch.Tensor, args: tuple) -> torch.Tensor:
     """Channels last where the operand is, else row-major."""
     operand = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == result.dim())
     return torch.empty_like(result, memory_format=decompositions.utils.suggest_memory_format(operand))
 
 
-def _as_product(result: torch.Tensor, args: tuple, kwargs: dict) -> torch.Tensor:
+def _as_product(result: torch.Tensor, args: tuple) -> torch.Tensor:
     """As a product of the two operands lies, like most elementwise results."""
     return torch.empty_like(torch.mul(*args[:2]), dtype=result.dtype)
 
@@ -68,8 +68,6 @@ _LAYOUTS: dict[OpOverload, Layout] = {
     aten.logical_xor.default: _as_product,
     aten.native_dropout_backward.default: _as_product,
 }
-# The results after the first are vectors, or have the first's layout in `log_sigmoid_forward` alone.
-_ALL_RESULTS = {aten.log_sigmoid_forward.default}
 
 
 def _on_cpu(args: tuple) -> bool:
@@ -77,32 +75,28 @@ def _on_cpu(args: tuple) -> bool:
     return bool(tensors) and all(type(tensor) is FakeTensor and tensor.fake_device.type == "cpu" for tensor in tensors)
 
 
-def _kernel(operator: OpOverload, rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+def _laid(rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    """`rule`, with results where the layout says; vectors (statistics of a BatchNorm) lie in one way alone."""
+
     @functools.wraps(rule)  # fake tensors ask once for a rule's name whether it is PyTorch's own, and keep the answer
     def kernel(*args: Any, **kwargs: Any) -> Any:
         results = rule(*args, **kwargs)
         if not _on_cpu(args):
             return results
         if isinstance(results, torch.Tensor):
-            return layout(results, args, kwargs)
-        first, *others = results
-        if first is None:  # a gradient that nobody wants
-            return results
-        if operator in _ALL_RESULTS:
-            others = [layout(other, args, kwargs) if other.dim() > 1 else other for other in others]
-        return layout(first, args, kwargs), *others
+            return layout(results, args)
+        return tuple([layout(r, args) if isinstance(r, torch.Tensor) and r.dim() > 1 else r for r in results])
 
     return kernel
 
 
 KERNELS: dict[OpOverload, dict[DispatchKey, Callable[..., Any]]] = {  # as traced_kernels.py has them
-    operator: {DispatchKey.Meta: _kernel(operator, operator.py_kernels[DispatchKey.Meta], layout)}
+    operator: {DispatchKey.Meta: _laid(operator.py_kernels[DispatchKey.Meta], layout)}
     for operator, layout in _LAYOUTS.items()
-    if DispatchKey.Meta in operator.py_kernels
 }
 # Rules of operations that are written out in others: fake tensors look here before they ask the dispatcher.
 WRITTEN_OUT: dict[OpOverload, Callable[..., Any]] = {
-    operator: _kernel(operator, compat.decomposition_table[operator], layout)
+    operator: _laid(compat.decomposition_table[operator], layout)
     for operator, layout in _LAYOUTS.items()
     if operator in compat.decomposition_table
 }

@@ -65,7 +65,7 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
         if ignored or fixed_point:
             return packet.default(x, sizes, *corners, *factors)
         result = written_out(x, sizes, *corners, *factors)
-        if x.device.type != "cpu":
+        if written_out is resize.linear or x.device.type != "cpu":  # the first lays its results by itself
             return result
         return result.contiguous(memory_format=decompositions.utils.suggest_memory_format(x))
 
@@ -133,7 +133,6 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
 
 
 _KERNELS = _kernels()
-_RULES = {*layouts_of_results.KERNELS, *layouts_of_results.WRITTEN_OUT}
 
 
 @contextlib.contextmanager
@@ -148,12 +147,12 @@ def as_eager() -> Iterator[None]:
         compat.forget_kernels(operator)
     rules = {operator: compat.decomposition_table[operator] for operator in layouts_of_results.WRITTEN_OUT}
     compat.decomposition_table.update(layouts_of_results.WRITTEN_OUT)
-    compat.forget_results(_RULES)
+    compat.forget_results(layouts_of_results.KERNELS)
     try:
         yield
     finally:
         compat.decomposition_table.update(rules)
-        compat.forget_results(_RULES)
+        compat.forget_results(layouts_of_results.KERNELS)
         for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)

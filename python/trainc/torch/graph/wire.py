@@ -202,8 +202,9 @@ def _refuse_arithmetic(node: torch.fx.Node) -> None:
             raise InternalError(f"{origin(node)} ({target_name(node.target)}): dtype uint64 is not compiled")
 
 
-def _is_complex(node: torch.fx.Node) -> bool:
-    """Whether it takes or gives complex numbers: PyTorch computes with them."""
+def is_the_frameworks(node: torch.fx.Node) -> bool:
+    """Whether the framework runs it, whatever rows there are: it takes or gives complex numbers. (Who makes a GPU's plans without
+    one puts another rule here: what a GPU fuses.)"""
     values = _flat([node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)])
     return node.target is not operator.getitem and any(isinstance(v, torch.Tensor) and v.dtype in _PAIRS for v in values)
 
@@ -239,11 +240,6 @@ def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
         if low is None and isinstance(high, float) and math.isnan(high):
             return (given["self"], None, math.inf), {}
     return node.args, node.kwargs
-
-
-def is_the_frameworks(node: torch.fx.Node) -> bool:
-    """Whether the framework runs it, whatever rows there are. (Who makes a GPU's plans without one adds what a GPU fuses.)"""
-    return _is_complex(node)
 
 
 def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
