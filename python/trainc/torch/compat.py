@@ -233,6 +233,17 @@ def count_writes(tensor: FunctionalTensor) -> int:
     return writes_of_functional(tensor.elem)
 
 
+def views_of(tensor: FunctionalTensor) -> set[str]:
+    """By which operations a trace's tensor is a view of its memory ("expand", "select_int", ...)."""
+    sequence = torch._C._functionalization.get_view_meta_sequence(tensor.elem)
+    return {type(view).__name__.removesuffix("_ViewMeta") for view in sequence}
+
+
+def is_whole(tensor: Any) -> bool:
+    """Whether a trace's tensor is no view, for functionalization."""
+    return isinstance(tensor, FunctionalTensor) and tensor.is_base_tensor()
+
+
 def differentiates_forward() -> bool:
     """Whether tensors may carry derivatives of forward-mode AD, within `dual_level()`."""
     return forward_ad._current_level >= 0

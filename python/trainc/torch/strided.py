@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,11 @@ def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 in shape
         reach += step * (size - 1)
     return True
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements lie side by side, in whatever order of dimensions."""
+    return is_apart(shape, strides) and span(shape, strides) == math.prod(shape)
 
 
 def part_of(base: torch.Tensor, part: tuple) -> torch.Tensor:
@@ -59,4 +65,4 @@ def is_view(node: torch.fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["can_lie", "is_apart", "is_freed", "is_view", "laid", "part_of", "span"]
+__all__ = ["can_lie", "is_apart", "is_dense", "is_freed", "is_view", "laid", "part_of", "span"]

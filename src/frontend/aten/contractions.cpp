@@ -46,7 +46,8 @@ Outcome addmv(const Call& c) {
 
 Outcome dot(const Call& c) {
   if (!is_float(c.dtype())) return std::nullopt;
-  return c.give(sum(c.in(0, "self") * c.in(1, "tensor"), {0}, false));
+  Value products = c.in(0, "self") * c.in(1, "tensor");
+  return c.give(from_zero(sum(products, {0}, false), products.numel()));
 }
 
 }  // namespace

@@ -454,6 +454,25 @@ def test_functional_tensors_wrap_and_sync():
         assert compat.count_writes(compat.to_fun(torch.ones(3))) == 0
 
 
+def test_a_functional_tensor_tells_its_views():
+    found = []
+
+    def program(x):
+        for view in (x * 1, (x * 1).expand(2, 3)[0], (x * 1).unfold(0, 1, 2), (x * 1).as_strided([1], [1])):
+            found.append((compat.views_of(view), compat.is_whole(view)))
+        return (x * 2,)
+
+    compat.aot_module_simplified(_Module(program), [torch.ones(3)], fw_compiler=lambda module, _: module)
+    assert found[-4:] == [(set(), True), ({"expand", "select_int"}, False), ({"unfold"}, False), ({"as_strided"}, False)]
+    assert not compat.is_whole(torch.ones(3))
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, program):
+        super().__init__()
+        self.forward = program
+
+
 def test_a_functional_tensor_is_told_from_its_fake():
     with compat.FakeTensorMode() as mode:
         fake = mode.from_tensor(torch.ones(2))

@@ -526,6 +526,7 @@ def test_dropout_multiplies_with_eagers_factor(dtype: torch.dtype) -> None:
 # Of one term each: eager adds to 0.0.
 ONE_TERM = {
     "sum": lambda x: x.sum(0), "sum/all": lambda x: x[0, 0].sum(), "sum/kept": lambda x: x.sum(0, keepdim=True), "mean": lambda x: x.mean(0),
+    "dot": lambda x: x[0, :1].dot(torch.ones_like(x[0, :1])),
     "average pool": lambda x: F.avg_pool2d(x[None], 1), "adaptive pool": lambda x: F.adaptive_avg_pool2d(x[None], (1, 3)),
 }  # fmt: skip
 

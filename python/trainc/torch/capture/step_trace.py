@@ -21,7 +21,7 @@ from torch.fx import traceback as fx_traceback
 
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
-from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns
+from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns, writes
 from trainc.torch.capture.averages import Averages
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
@@ -457,7 +457,7 @@ def trace_step(
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
         if symbols is not None:
             fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
-        with enable_python_dispatcher(), mode, operation_cache.quick():
+        with enable_python_dispatcher(), mode, operation_cache.quick(), writes.as_eager():
             gm = make_fx(flat)(*fakes)
     return _arranged(gm, inputs, found, reads.is_users)
 

@@ -19,7 +19,7 @@ from trainc.base import messages
 from trainc.base.errors import NotCompiled
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
-from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns
+from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns, writes
 from trainc.torch.capture.bound import bounded
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.dtypes import refuse_mixed
@@ -436,7 +436,7 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations), bounded(),
+        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations), writes.as_eager(), bounded(),
     ):  # fmt: skip
         call = compat.aot_module_simplified(
             module,

@@ -1,0 +1,157 @@
+"""Writes in place, which a trace makes operations that give another tensor (functionalization), as eager does them.
+
+A tensor lies after a write where it lay before, and dropout draws in that order; the operation that stands for the write lays its
+result by its own rule (`scores.transpose(1, 2).masked_fill_(mask, 0)`). And a write to a view is undone to one to what it is a
+view of, view by view, which is wrong of two: through `expand`, PyTorch adds what was changed (1e8 + (5 - 1e8) is not 5, and of
+infinity NaN), once for each of the elements that share a place; through `unfold`, what lies between the windows becomes 0. Here
+such a write goes to its places in the memory (`as_strided`). What would be written twice in one place is left to eager."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from trainc.base.errors import NotCompiled
+from trainc.torch import compat
+from trainc.torch.compat import FunctionalTensor
+from trainc.torch.patches import patched
+from trainc.torch.strided import is_apart, is_dense, span
+
+_aten = torch.ops.aten
+_SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
+_NOT_UNDONE = ("expand", "unfold", "as_strided")  # views; the last where it sees a place twice
+# operation -> the place of the sizes; the strides are the next argument
+_BY_STRIDES = {_aten.empty_strided.default: 0, _aten.new_empty_strided.default: 1}
+Dispatch = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def as_eager() -> Iterator[None]:
+    """For the time of a trace."""
+    writes = _Writes(compat.FUNCTIONAL_DISPATCH.original())
+
+    def functional(mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return writes.functional(mode, func, types, args, kwargs or {})
+
+    with patched(*compat.FUNCTIONAL_DISPATCH, functional):
+        yield
+
+
+class _Writes:
+    def __init__(self, dispatch: Dispatch):
+        self._dispatch = dispatch
+        # by storage: what was made to be the memory of tensors with gaps or shared places, which the program made of nothing
+        self._memories: dict[int, FunctionalTensor] = {}
+
+    def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """In the place of FunctionalTensorMode.__torch_dispatch__."""
+        if not isinstance(func, compat.OpOverload):
+            return self._dispatch(mode, func, types, args, kwargs)
+        if func in _BY_STRIDES:
+            return self._by_strides(mode, func, types, args, kwargs)
+        if func is _aten.as_strided.default:
+            args = self._of_memory(*args)
+        if not compat.schema_of(func).is_mutable or torch.Tag.inplace_view in func.tags:
+            return self._dispatch(mode, func, types, args, kwargs)
+        written, plain = _written(func, args, kwargs), []
+        for tensor in written:
+            if (other := self._plain(mode, func, tensor)) is not None:
+                plain.append((tensor, other))
+        if plain:
+            args, kwargs = _exchanged((args, kwargs), plain)
+        shapes = [tensor.shape for tensor in written]
+        result = self._dispatch(mode, func, types, args, kwargs)
+        for tensor, shape in zip(written, shapes, strict=True):
+            if tensor.shape == shape:  # `out=` an empty tensor makes it as large as the result, and lays it
+                _lay_as_before(tensor)
+        return _exchanged(result, [(other, tensor) for tensor, other in plain]) if plain else result
+
+    def _by_strides(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """`empty_strided`: with gaps or shared places it is a view of memory without."""
+        at = _BY_STRIDES[func]
+        sizes, strides = args[at], args[at + 1]
+        if not _is_static((*sizes, *strides)) or 0 in sizes or is_dense(sizes, strides):
+            return self._dispatch(mode, func, types, args, kwargs)
+        places = [span(sizes, strides)]
+        memory = self._dispatch(mode, func, types, (*args[:at], places, [1], *args[at + 2 :]), kwargs)
+        self._memories[compat.storage_id(memory.elem)] = memory
+        return self._dispatch(mode, _aten.as_strided.default, (FunctionalTensor,), (memory, sizes, strides), {})
+
+    def _of_memory(self, tensor: Any, sizes: Any, strides: Any, begin: Any = None) -> tuple:
+        """`as_strided` of a view with gaps or shared places, as one of its memory, which has none."""
+        if isinstance(tensor, FunctionalTensor) and _is_static(geometry := _geometry(tensor)) and 0 not in tensor.shape:
+            base = self._memory(tensor)
+            if base is not None and not is_dense(tensor.shape, tensor.stride()):
+                begin = geometry[-1] if begin is None else begin
+                return base, sizes, strides, None if begin == base.storage_offset() else begin
+        return tensor, sizes, strides, begin
+
+    def _memory(self, tensor: FunctionalTensor) -> FunctionalTensor | None:
+        """What `tensor` is a view of: all of its memory, as numbers of the same type. None where the trace does not know it."""
+        base = self._memories.get(compat.storage_id(tensor.elem))
+        if base is None and compat.is_view(tensor):
+            base = compat.base_of(tensor)
+        known = compat.is_whole(base) and base is not tensor and base.dtype is tensor.dtype
+        return base if known and _is_static(_geometry(base)) else None
+
+    def _plain(self, mode: Any, func: Any, tensor: FunctionalTensor) -> FunctionalTensor | None:
+        """The places of `tensor`, as a view of its memory by strides; None where it needs none."""
+        views, geometry = compat.views_of(tensor), _geometry(tensor)
+        apart = not _is_static(geometry) or is_apart(tensor.shape, tensor.stride())
+        if apart and views.isdisjoint(_NOT_UNDONE):
+            return None
+        sizes, strides, begin = list(tensor.shape), list(tensor.stride()), tensor.storage_offset()
+        if not apart and func in _SAME_EVERYWHERE:
+            sizes = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+            apart = is_apart(sizes, strides)
+        if not apart:
+            raise NotCompiled(f"{func} writes a tensor whose elements share memory", in_pytorch=True)
+        base = self._memory(tensor) if _is_static(geometry) else None
+        if base is None:
+            raise NotCompiled(f"{func} writes a view whose memory the trace does not know", in_pytorch=True)
+        place = None if begin == base.storage_offset() else begin
+        return self._dispatch(mode, _aten.as_strided.default, (FunctionalTensor,), (base, sizes, strides, place), {})
+
+
+def _geometry(tensor: torch.Tensor) -> tuple:
+    return (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+
+
+def _is_static(numbers: Any) -> bool:
+    return all(type(number) is int for number in numbers)
+
+
+def _written(func: Any, args: tuple, kwargs: dict) -> list[FunctionalTensor]:
+    found = []
+    for i, argument in enumerate(compat.schema_of(func).arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tensor, FunctionalTensor) and tensor.layout is torch.strided:
+                    found.append(tensor)
+    return found
+
+
+def _exchanged(tree: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    def one(value: Any) -> Any:
+        return next((new for old, new in pairs if old is value), value)
+
+    return compat.pytree.tree_map(one, tree)
+
+
+def _lay_as_before(tensor: FunctionalTensor) -> None:
+    """What the program sees of a tensor (its wrapper) has the strides of before; what a write has put into it may have others."""
+    compat.sync_functional_tensor(tensor)
+    now = compat.from_functional_tensor(tensor.elem)
+    if not any(size != 1 and a != b for size, a, b in zip(now.shape, now.stride(), tensor.stride(), strict=True)):
+        return
+    laid = _aten.copy.default(_aten.new_empty_strided.default(now, now.shape, tensor.stride()), now)
+    tensor.replace_(laid)
+    tensor.commit_update()
+    tensor.sync()
+
+
+__all__ = ["as_eager"]

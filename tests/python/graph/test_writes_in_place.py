@@ -1,0 +1,221 @@
+"""Writes in place: whatever view of a tensor is written, its memory holds eager's numbers; what was written lies where it lay."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DOORS
+from torch import nn
+
+import trainc
+from trainc.torch.strided import can_lie, is_apart
+
+WRITES = {
+    "fill": lambda v: v.fill_(3),
+    "zero": lambda v: v.zero_(),
+    "add": lambda v: v.add_(1),
+    "copy": lambda v: v.copy_(torch.ones_like(v)),
+    "mul": lambda v: v.mul_(-2),
+    "first": lambda v: v[:1].fill_(5),
+    "masked": lambda v: v.masked_fill_(v < 0, 7),
+    "clamp": lambda v: v.clamp_(max=2),
+}
+
+
+def special() -> torch.Tensor:
+    """Numbers that are lost where a difference of them is added again: large ones, infinity, NaN, a negative zero."""
+    x = torch.full((4, 6), 1e8)
+    x[1, 2], x[2, 2], x[3, 1], x[0] = float("inf"), float("nan"), -0.0, torch.arange(6.0)
+    return x
+
+
+def random_view(rng: random.Random, sizes: list[int]):
+    """A function that gives a view of a tensor of these sizes."""
+    axis, other = rng.randrange(len(sizes)), rng.randrange(len(sizes))
+    size, steps, start = sizes[axis], rng.randint(1, 2), rng.randrange(max(1, sizes[axis]))
+    length = rng.randint(1, max(1, size))
+    gap = length + rng.randint(0, 1)
+    grown = [2 if n == 1 else n for n in sizes]
+    kinds = {
+        "transpose": lambda v: v.transpose(axis, other),
+        "unsqueeze": lambda v: v.unsqueeze(axis),
+        "expand": lambda v: v.expand(1, *v.shape),
+        "grow": lambda v: v.expand(3, *v.shape),
+        "grow what is 1": lambda v: v.expand(grown),
+        "slice": lambda v: v.narrow(axis, start, size - start)[::steps],
+        "squeeze": lambda v: v.squeeze(),
+        "select": lambda v: v.select(axis, start),
+        "unfold": lambda v: v.unfold(axis, length, steps),
+        "unfold apart": lambda v: v.unfold(axis, length, gap),
+        "diagonal": lambda v: v.diagonal(0, axis, other),
+        "by strides": lambda v: v.as_strided([min(2, n) for n in v.shape], v.stride()),
+    }
+    name = rng.choice(["unfold", "unfold apart", "expand", "grow", *kinds])
+    return kinds[name]
+
+
+def random_program(seed: int):
+    """x -> (what was written through views of it, a view of it); None where eager refuses, or writes a place twice."""
+    rng = random.Random(seed)
+    start, y, views = rng.choice(["made", "made transposed", "given", "given transposed"]), special(), []
+    for _ in range(rng.randint(1, 4)):
+        view = random_view(rng, list(y.shape))
+        try:
+            y = view(y)
+        except (RuntimeError, IndexError):
+            continue
+        views.append(view)
+        if not y.dim() or not y.numel():
+            return None
+    name = rng.choice(list(WRITES))
+    write, apart = WRITES[name], can_lie if name in ("fill", "zero") else is_apart
+    if not apart(y.shape, y.stride()):
+        return None
+
+    def program(x):
+        y = x.t() if "transposed" in start else x
+        y = y * 1 if "made" in start else y
+        v = y.t() if "transposed" in start else y
+        for view in views:
+            v = view(v)
+        write(v)
+        return y, v + 0
+
+    try:
+        program(special())
+    except RuntimeError:
+        return None
+    program.given = "given" in start
+    return program
+
+
+class Programs(nn.Module):
+    def __init__(self, programs):
+        super().__init__()
+        self.programs = programs
+
+    def forward(self, x):
+        return [program(x) for program in self.programs]
+
+
+def steps(x: torch.Tensor) -> list[int]:
+    return [step for step, size in zip(x.stride(), x.shape, strict=True) if size != 1]
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    # the sign of NaN is nobody's promise
+    numbers = torch.equal(got.nan_to_num(0.5), wanted.nan_to_num(0.5)) and torch.equal(got.signbit(), wanted.signbit())
+    return numbers and torch.equal(got.isnan(), wanted.isnan()) and steps(got) == steps(wanted)
+
+
+def wrong(programs, door) -> list[int]:
+    """Those that do otherwise than in PyTorch."""
+    results = door(Programs(programs))(special())
+    return [
+        i
+        for i, (program, result) in enumerate(zip(programs, results, strict=True))
+        if not all(map(same, result, program(special())))
+    ]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_writes_through_any_view(door: str, monkeypatch) -> None:
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    programs = [program for seed in range(150) if (program := random_program(seed)) is not None]
+    assert len(programs) > 80
+    assert not wrong([p for p in programs if not p.given], DOORS[door])
+    for program in [p for p in programs if p.given][:8]:  # they write the argument: one by one
+        assert not wrong([program], DOORS[door])
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_gradients_of_what_was_written_through_views(door: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x):
+            y, z = x * 2, x * 3
+            y[:1].expand(3, 6)[1].mul_(x[1])
+            z.unfold(1, 2, 3)[:, 0].add_(x[:, :2])
+            return y.sin() + z.cos() + (x * 1).expand(1, 4, 6).copy_(x.exp())[0]
+
+    found = []
+    for way in (lambda module: module, DOORS[door]):
+        torch.manual_seed(0)
+        x = torch.rand(4, 6).requires_grad_()
+        result = way(Model())(x)
+        result.square().sum().backward()
+        found.append((result.detach(), x.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
+# Each writes y, which is transposed in memory.
+LAID = {
+    "addmm_": lambda y, a, b: y.addmm_(a, b),
+    "masked_fill_": lambda y, a, b: y.masked_fill_(a @ b > 0, 1.0),
+    "masked_scatter_": lambda y, a, b: y.masked_scatter_(a @ b > 0, a @ b),
+    "index_add_": lambda y, a, b: y.index_add_(0, torch.tensor([0, 2]), (a @ b)[:2]),
+    "scatter_": lambda y, a, b: y.scatter_(0, torch.zeros(2, 4, dtype=torch.int64), 1.0),
+    "tril_": lambda y, a, b: y.tril_(),
+    "cumsum_": lambda y, a, b: y.cumsum_(0),
+    "renorm_": lambda y, a, b: y.renorm_(2, 0, 1.0),
+    "out=": lambda y, a, b: torch.mm(a, b, out=y),
+    "of a view": lambda y, a, b: y.t().addmm_(b.t(), a.t()),
+    "of a part": lambda y, a, b: y[1:].addmm_(a[1:], b),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_was_written_lies_where_it_lay(door: str, monkeypatch) -> None:
+    """And dropout draws in that order."""
+    monkeypatch.setattr(trainc.config, "fallback", False)
+
+    class Model(nn.Module):
+        def forward(self, x, a, b):
+            results = []
+            for write in LAID.values():
+                y = x.t() * 2
+                write(y, a, b)
+                results += [y, F.dropout(y, 0.5), torch.rand_like(y)]
+            return results
+
+    found = []
+    for way in (lambda module: module, DOORS[door]):
+        torch.manual_seed(3)
+        found.append(way(Model())(torch.randn(4, 5), torch.randn(5, 3), torch.randn(3, 4)))
+    for i, (wanted, got) in enumerate(zip(*found, strict=True)):
+        name = list(LAID)[i // 3]
+        assert got.stride() == wanted.stride() and torch.equal(got == 0, wanted == 0), name
+        torch.testing.assert_close(got, wanted, msg=name)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_empty_strided(door: str, monkeypatch) -> None:
+    class Gaps(nn.Module):
+        def forward(self, x):
+            y, z = x.new_empty_strided((2, 3), (8, 2)), torch.empty_strided((2, 3), (0, 1))
+            y.copy_(x)
+            y[0].add_(1)
+            return y, y * 2, z.fill_(1.0), z * x
+
+    class Shared(nn.Module):
+        def __init__(self, write):
+            super().__init__()
+            self.write = write
+
+        def forward(self, x):
+            y = x.new_empty_strided((2, 3), (2, 1))
+            self.write(y, x)
+            return y + 0
+
+    x = torch.rand(2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainc.config, "fallback", False)
+        for got, wanted in zip(DOORS[door](Gaps())(x), Gaps()(x), strict=True):
+            assert torch.equal(got, wanted) and got.stride() == wanted.stride()
+    for write in (lambda y, x: y.copy_(x), lambda y, x: y.fill_(0).add_(1)):  # eager writes the place that they share twice
+        model = DOORS[door](Shared(write))
+        with pytest.warns(trainc.TraincWarning, match="elements share memory"):
+            got = model(x)
+        assert torch.equal(got, Shared(write)(x)) and torch.equal(model(2 * x), Shared(write)(2 * x))
