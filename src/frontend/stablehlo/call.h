@@ -32,6 +32,9 @@ class Regions {
   /// The same of a region on scalars, for each element of the arguments, which have one shape.
   virtual Values map(const Json& region, const Values& arguments) = 0;
   virtual const Json& function(const std::string& name) = 0;
+  /// The same of a branch, which is computed where it is not taken, too: but for loops, which might never end. They
+  /// make no trip there. `taken`: a bool.
+  virtual Values branch(const Json& region, const Value& taken) = 0;
   /// Whether this is of such a loop's body, a graph of its own.
   virtual bool in_loop() const = 0;
   /// A loop whose trips are not known now. `goes_on`: whether there is a first one.

@@ -26,8 +26,8 @@ Values loop(const Call& c) {
   }
 }
 
-/// The branch of a known index is taken; else all are computed, and the results chosen between. An index outside is the
-/// last one's.
+/// The branch of a known index is taken; else all are computed, and the results chosen between: but for loops of
+/// branches that are not taken. An index outside is the last one's.
 Values choice(const Call& c) {
   const Value index = c.operand(0);
   const auto count = static_cast<int64_t>(c.regions.size());
@@ -37,11 +37,21 @@ Values choice(const Call& c) {
   const bool truth = index.dtype() == DType::Bool;
   if (const auto known = c.known.integer(index.node))
     return c.importer.run(c.region(static_cast<size_t>(truth ? !*known : last(*known))), {});
-  Values results = c.importer.run(c.region(static_cast<size_t>(count - 1)), {});
+  std::vector<Value> taken;
+  Value others;  // whether one before the last is
+  for (int64_t i = 0; i < count - 1; ++i) {
+    taken.push_back(truth ? index : index == static_cast<double>(i));
+    others = others.node ? others | taken.back() : taken.back();
+  }
+  taken.push_back(others.node ? !others : Value{&c.b, c.b.constant_int(DType::Bool, 1)});
+  const auto branch = [&](int64_t i) {
+    return c.importer.branch(c.region(static_cast<size_t>(i)), taken[static_cast<size_t>(i)]);
+  };
+  Values results = branch(count - 1);
   for (int64_t i = count - 2; i >= 0; --i) {
-    const Values branch = c.importer.run(c.region(static_cast<size_t>(i)), {});
-    const Value here = truth ? index : index == static_cast<double>(i);
-    for (size_t k = 0; k < results.size(); ++k) results[k] = formulas::where(here, branch.at(k), results[k]);
+    const Values here = branch(i);
+    for (size_t k = 0; k < results.size(); ++k)
+      results[k] = formulas::where(taken[static_cast<size_t>(i)], here.at(k), results[k]);
   }
   return results;
 }

@@ -49,7 +49,7 @@ class Importer : public Regions {
         operation(main["body"][i]);
       } catch (const InternalError& e) {
         found.push_back({i, e.what()});
-        mapped_.reset();
+        mapped_.reset(), taken_ = {};
         most_nodes_ = static_cast<int64_t>(out_.graph.nodes().size()) + kMostNodes;
         for (const Json& result : main["body"][i].at("results")) unknown(result);
       }
@@ -94,6 +94,13 @@ class Importer : public Regions {
     return results;
   }
 
+  Values branch(const Json& region, const Value& taken) override {
+    const Value outside = std::exchange(taken_, taken_.node ? taken_ & taken : taken);
+    Values results = run(region, {});
+    taken_ = outside;
+    return results;
+  }
+
   bool in_loop() const override { return outside_ != nullptr; }
 
   Values loop(const Call& c, const Value& goes_on) override {
@@ -126,7 +133,7 @@ class Importer : public Regions {
     }
     inside.out_.graph.outputs.push_back({again[0].node, {}});
     operands.insert(operands.end(), inside.read_outside_.begin(), inside.read_outside_.end());
-    operands.push_back(goes_on.node);
+    operands.push_back((taken_.node ? goes_on & taken_ : goes_on).node);
     c.need(!carried.empty(), "carries nothing");
     attr.target = kWhile;
     attr.arguments = Json{{"carried", carried.size()}, {"graph", print(inside.out_.graph)}}.dump();
@@ -294,6 +301,7 @@ class Importer : public Regions {
   int64_t most_nodes_ = kMostNodes;
   std::unordered_set<std::string> of_no_dtype_;  // values whose dtype is not ours, when refusals are looked for
   std::optional<Dims> mapped_;                   // of the tensors for whose elements a region on scalars is read
+  Value taken_;                                  // whether the branch that is read is taken; none: outside of branches
   Known known_;
   Importer* outside_ = nullptr;                        // whose module this is a part of
   int depth_ = 0;                                      // loops that it is in

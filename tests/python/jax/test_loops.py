@@ -161,6 +161,27 @@ def in_a_branch(x, n):
     return lax.cond(n > 2, lambda x: powers(x, n), lambda x: x * 2, x)
 
 
+def never_ends(x):
+    return lax.while_loop(lambda c: c[0] < 50, lambda c: c * 1, x)
+
+
+def endless_in_branches(x, n):
+    """Loops that do not end where their branch is not taken: of `if`, of a choice, of a choice in a branch, in a loop's body."""
+
+    def choice(i, x):
+        doubles = lambda x: lax.while_loop(lambda c: c[0] < 50, lambda c: c * 2 + 1, x)  # noqa: E731
+        x = lax.switch(i % 4 - 1, [never_ends, doubles, lambda x: lax.cond(i > 90, never_ends, lambda x: x - 60, x)], x + 0 * n)
+        return lax.cond(i < 3, lambda x: x + 1, never_ends, x)
+
+    x = lax.switch(n, [never_ends, never_ends, lambda x: x + 1, never_ends], x)
+    return lax.fori_loop(n, n + 1, choice, x)
+
+
+def endless_in_the_last(x, n):
+    """An index outside is the last one's."""
+    return lax.switch(n, [never_ends, never_ends, lambda x: powers(x[:, None] * x, n)[0]], x)
+
+
 def counts_down(x, n):
     return lax.while_loop(lambda c: c[0] != 0, lambda c: (c[0] - 1, c[1] * 2), (n, x))
 
@@ -218,6 +239,8 @@ CASES = {
     "draws": (draws, np.array([1, 2], np.uint32), I(4), 0),
     "a branch": (in_a_branch, X / 4, I(4), 1e-4),
     "a branch, none": (in_a_branch, X / 4, I(1), 1e-4),
+    "branches without an end": (endless_in_branches, np.arange(4, dtype=np.float32), I(2), 0),
+    "the last branch": (endless_in_the_last, np.arange(4, dtype=np.float32), I(7), 1e-4),
     "unsigned": (counts_down, X, np.uint8(5), 0),
 }
 
