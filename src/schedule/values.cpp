@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/fusion.h"
+#include "cost/updates.h"
 #include "schedule/guards.h"
 #include "schedule/schedule.h"
 #include "schedule/vendor_operands.h"
@@ -86,6 +87,9 @@ class ValueChooser {
       }
       if (n->op == Op::Scatter || n->op == Op::Scan)
         for (const Node* i : n->inputs) force_base(i, cost::kCheapAgain);
+      if (puts_few(n))
+        for (const Node* i : {base_of(n->in(1)), base_of(n->in(2))})
+          if (computed_of(i, base_of(n->in(0)))) forced_.insert(i);
       if (n->op == Op::Window) force_base(n->in(0), 0);  // windows read an element many times: it is in memory
       if (for_vendor(n, library_.least_flops)) {
         values_.vendor.insert(n);
@@ -170,6 +174,26 @@ class ValueChooser {
       else break;
     }
     return n->op == Op::Contract && gather->type.numel() * cost::kPicked <= n->type.numel();
+  }
+
+  /// Whether few elements take the place of others, which might lie where those do. What is put there, and where, is
+  /// made before then: a kernel that read the tensor beside would have to write another one.
+  static bool puts_few(const Node* n) {
+    return n->op == Op::Scatter && n->as<ScatterAttr>().kind == ScatterKind::Last &&
+           n->in(2)->type.numel() <= n->type.numel() / cost::kFewOf;
+  }
+  /// Whether `n`, inlined, might read `tensor`.
+  static bool computed_of(const Node* n, const Node* tensor) {
+    std::unordered_set<const Node*> seen;
+    std::vector<const Node*> stack{n};
+    while (!stack.empty()) {
+      const Node* at = stack.back();
+      stack.pop_back();
+      if (at == tensor) return true;
+      if (!seen.insert(at).second || !(is_elementwise(at->op) || is_movement(at->op) || at->op == Op::Gather)) continue;
+      stack.insert(stack.end(), at->inputs.begin(), at->inputs.end());
+    }
+    return false;
   }
 
   /// Whether `n` adds contractions up: each is added to the sum so far as it is made (in place), or all would be kept

@@ -177,6 +177,33 @@ Values one_by_one(const Monoid& monoid, Values into, Value place, const Values& 
   return into;
 }
 
+/// Of one slice: what it makes of what is there is an update where it lies, and where it does not lie within the
+/// operand, what is there is written again. So nothing has to be copied beside it.
+Values one_slice(const Monoid& monoid, const Numbers& n, Value indices, const Values& x, const Values& updates,
+                 const Dims& window) {
+  const Call& c = monoid.call();
+  const Value vector = reshape(indices, {indices.numel()});
+  std::vector<Value> starts(window.size(), {&c.b, c.b.constant_int(DType::I64, 0)});
+  Value fits = {&c.b, c.b.constant_int(DType::Bool, 1)};
+  for (size_t i = 0; i < n.indexed.size(); ++i) {
+    const int64_t axis = n.indexed[i];
+    const Value said = reshape(with(vector, c.b.slice_axis(vector.node, 0, static_cast<int64_t>(i), 1)), {});
+    const Value start = clamped(said, x[0].size(axis) - window[axis]);
+    fits = fits & (cast(said, DType::I64) == start);
+    starts[axis] = start;
+  }
+  Values there = x, source;
+  for (Value& v : there)
+    for (size_t axis = 0; axis < window.size(); ++axis)
+      v = slice_from(v, static_cast<int64_t>(axis), starts[axis], window[axis], c.known);
+  for (const Value& v : updates) source.push_back(reshape(v, window));
+  const Values next = monoid.combine(there, source);
+  Values results;
+  for (size_t i = 0; i < x.size(); ++i)
+    results.push_back(updated(x[i], where(fits, next[i], there[i]), starts, c.known));
+  return results;
+}
+
 Values scatter(const Call& c) {
   const Json& dims = c.object("scatter_dimension_numbers");
   Numbers n{field(dims, "update_window_dims"),           field(dims, "inserted_window_dims"),
@@ -188,15 +215,18 @@ Values scatter(const Call& c) {
   const Values x(c.in.begin(), c.in.begin() + static_cast<std::ptrdiff_t>(operands));
   const Values updates(c.in.begin() + static_cast<std::ptrdiff_t>(operands) + 1, c.in.end());
   if (updates[0].numel() == 0 || x[0].numel() == 0) return x;
-  // What lies outside makes a copy, of each trip: XLA has none.
-  if (c.importer.in_loop() && x[0].numel() >= cost::kCopiedEachTrip &&
-      updates[0].numel() <= x[0].numel() / cost::kFewOf)
-    c.fail("writes few elements of a large tensor, in each trip of a loop whose trips are not known");
   Dims window;
   for (int64_t axis = 0, place = 0; axis < x[0].rank(); ++axis) {
     const bool one = is_among(n.absent, axis) || is_among(n.batching, axis);
     window.push_back(one ? 1 : updates[0].size(n.window.at(place++)));
   }
+  const Monoid monoid(c, c.region(0));
+  if (n.batching.empty() && !n.indexed.empty() && indices.numel() == static_cast<int64_t>(n.indexed.size()))
+    return one_slice(monoid, n, indices, x, updates, window);
+  // What lies outside makes a copy, of each trip: XLA has none.
+  if (c.importer.in_loop() && x[0].numel() >= cost::kCopiedEachTrip &&
+      updates[0].numel() <= x[0].numel() / cost::kFewOf)
+    c.fail("writes few elements of a large tensor, in each trip of a loop whose trips are not known");
   const Addresses addresses(c, n, indices, x[0].shape(), window, updates[0].shape());
   // What lies outside goes to a row of its own, which is cut off.
   const Value outside = number(addresses.place(), static_cast<double>(addresses.places()));
@@ -208,7 +238,6 @@ Values scatter(const Call& c) {
   }
   for (const Value& v : updates) source.push_back(addresses.slices(v));
 
-  const Monoid monoid(c, c.region(0));
   const bool adds = monoid.operation() == Op::Add && x[0].dtype() != DType::Bool, subtracts = monoid.subtracts();
   if (adds || subtracts) {
     for (size_t i = 0; i < operands; ++i)

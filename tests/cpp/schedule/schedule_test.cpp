@@ -196,6 +196,23 @@ TEST(Schedule, APickOutOfAContractionComesBeforeItIsOverwritten) {
   EXPECT_LT(wide.schedule.group_of.at(pick), wide.group_of_output(1));
 }
 
+// What is made of the tensor that it is put into is made before: the scatter may write where that lies. Of many
+// elements, and of another tensor, it is read as it is put.
+TEST(Schedule, AFewElementsAreMadeBeforeTheyArePutWhereTheyComeFrom) {
+  const auto made_before = [](const std::string& from, const std::string& rows) {
+    const Scheduled s(parse(
+        "%0 = input index=0 : f32[1,40,4]\n%1 = input index=1 : f32[1,40,4]\n%2 = input index=2 : "
+        "i64[1," +
+        rows + ",4]\n%3 = input index=3 : i64[1," + rows + ",4]\n%4 = gather %" + from + " %2 axis=1 : f32[1," + rows +
+        ",4]\n%5 = neg %4 : f32[1," + rows + ",4]\n%6 = scatter %0 %3 %5 axis=1 kind=last : f32[1,40,4]\nreturn %6\n"));
+    expect_sound(s.graph, s.schedule);
+    return s.schedule.values.size() == 2;
+  };
+  EXPECT_TRUE(made_before("0", "1"));
+  EXPECT_FALSE(made_before("1", "1"));
+  EXPECT_FALSE(made_before("0", "10"));
+}
+
 /// The most elements of values that another group has yet to read, results for the caller aside.
 int64_t most_kept(const Scheduled& s) {
   std::unordered_map<const Node*, size_t> last;

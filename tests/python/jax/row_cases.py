@@ -541,6 +541,36 @@ for d in (np.float32, jnp.bfloat16, np.float16, np.int8, np.uint32, np.bool_, np
             np.int32(16),
         )
 
+# one slice, where it lies and where it does not
+for d, kinds in {
+    np.float32: ("set", "add", "max"),
+    jnp.bfloat16: ("add",),
+    np.bool_: ("min",),
+    np.complex64: ("set", "subtract"),
+}.items():
+    for kind in kinds:
+        case(
+            f"scatter/one_{kind}_{np.dtype(d).name}",
+            lambda x, i, kind=kind: [
+                [getattr(x.at[at], kind)(x[2, 0]) for at in (i, i - 60, i + 60, (i, i - 14))],
+                getattr(x.at[:, i - 14], kind)(x[:, 0]),
+                getattr(x.at[i + 60, 2], kind)(x[2, 0], mode="clip"),
+            ],
+            (random(40, 7, 5) * 3).astype(d),
+            np.int32(16),
+            relative=2**-8 if d == jnp.bfloat16 else 1e-6,
+        )
+    case(
+        f"scatter/one_window_{np.dtype(d).name}",
+        lambda x, u, i: [
+            lax.scatter(x, jnp.stack([j, i - 14]), u, lax.ScatterDimensionNumbers((0, 1, 2), (), (0, 2)), mode="drop")
+            for j in (i, i * 2 + 6, i - 17)
+        ],
+        (random(40, 7, 5) * 3).astype(d),
+        (random(3, 7, 2) * 3).astype(d),
+        np.int32(16),
+    )
+
 # --- control
 
 case("while/scan", lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x), random(5, 4), relative=1e-5)

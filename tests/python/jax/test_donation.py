@@ -140,6 +140,28 @@ def test_a_few_elements_are_put_where_the_argument_lies():
         np.testing.assert_array_equal(again, its)
 
 
+PUT = {
+    "a row": lambda x, i: x.at[i].set(i * 0.5),
+    "an element": lambda x, i: x.at[i, i + 1].add(2.5),
+    "a column": lambda x, i: x.at[:, i].multiply(2.0),
+    "its own row": lambda x, i: jax.lax.dynamic_update_slice(x, x[i - 1][None] * 2, (i, 0)),
+    "a row of it, at a place of it": lambda x, i: x.at[x[i, 0].astype(int) % 50].set(x[i, ::-1]),
+}
+
+
+@pytest.mark.parametrize("name", PUT)
+def test_few_elements_made_of_the_argument_are_put_where_it_lies(name):
+    """What they are made of is read before; a place outside is none."""
+    ours, theirs = trainc.jit(PUT[name], donate_argnums=0), jax.jit(PUT[name])
+    mine = its = jnp.asarray(np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32) * 9)
+    mine = copied(mine)
+    for i in (3, 49, 60, -1, -70):
+        mine, its = ours(mine, np.int32(i)), theirs(its, np.int32(i))
+        np.testing.assert_array_equal(mine, its)
+    (record,) = records.of(ours)
+    assert record.forward.plan.given_away == [(0, 0)]
+
+
 def test_results_lie_on_the_mesh_that_the_function_names():
     """Of one device; with more it is JAX's."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))

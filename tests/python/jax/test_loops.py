@@ -204,8 +204,8 @@ def fills(x, n):
     return lax.fori_loop(0, n, trip, (x, jnp.zeros((70, 9))))
 
 
-def sets_rows_of_much(x, n):
-    return lax.fori_loop(0, n, lambda i, c: c.at[i].set(c[i - 1] * 2), x)
+def sets_rows_of_much(x, n, rows=lambda i: i):
+    return lax.fori_loop(0, n, lambda i, c: c.at[rows(i)].set(c[rows(i) - 1] * 2), x)
 
 
 I = np.int32  # noqa: E741
@@ -461,8 +461,21 @@ def test_what_the_body_refuses_is_refused():
         same(ours(X, 2), jax.jit(function)(X, 2), 1e-4)
 
 
-def test_few_elements_of_much_are_xlas_to_write():
-    ours = trainc.jit(sets_rows_of_much)
+@pytest.mark.parametrize("rows", [lambda i: i, lambda i: i * 90, lambda i: (slice(None), i * 30 - 40), lambda i: (i, i * 40)])
+def test_few_elements_of_much_are_written(rows):
+    """Places outside, which nothing is written to, too."""
+
+    def sets(x, n):
+        return lax.fori_loop(0, n, lambda i, c: c.at[rows(i)].set(c[i * 30 - 40, i] * 2).at[rows(i)].add(i), x)
+
+    x = RANDOM.normal(size=(300, 100)).astype(np.float32)
+    same(whole(sets, x, I(5)), jax.jit(sets)(x, I(5)), 0)
+    same(whole(sets_rows_of_much, x, I(5)), jax.jit(sets_rows_of_much)(x, I(5)), 0)
+
+
+def test_several_places_of_much_are_xlas_to_write():
+    several = lambda x, n: sets_rows_of_much(x, n, lambda i: jnp.stack([i, i + 7]))  # noqa: E731
+    ours = trainc.jit(several)
     x = RANDOM.normal(size=(300, 100)).astype(np.float32)
     with pytest.warns(trainc.TraincWarning, match="few elements of a large tensor"):
-        same(ours(x, I(5)), jax.jit(sets_rows_of_much)(x, I(5)), 0)
+        same(ours(x, I(5)), jax.jit(several)(x, I(5)), 0)
