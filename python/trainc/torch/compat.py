@@ -62,6 +62,7 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType, PlainTensorMeta, ViewAndMutationMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._decomp import decompositions  # the recurrent layers' one is replaced: eager's dropout between layers
+from torch._subclasses.fake_impls import op_implementations_dict as fake_rules  # of fake tensors' own, by operation
 from torch._decomp import decomposition_table  # of which fake tensors take rules before those of the dispatcher
 from torch._guards import TracingContext
 from torch._logging._internal import trace_log
@@ -106,6 +107,7 @@ from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
 # -- memory: tensors over memory of ours, and who else holds a block ----------------------------------------------------------
 from torch._C import _construct_storage_from_data_pointer as storage_at, _storage_Use_Count as storage_use_count
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch._prims_common import wrappers as reference_wrappers
 
 # -- oneDNN: a trace takes layers apart, a measurement wants it as the user has it (there is no public getter) ------------------
 from torch._C import (
@@ -123,6 +125,7 @@ from torch.utils import _pytree as pytree
 
 # -- activation checkpointing: what it marks is computed again -----------------------------------------------------------------
 from torch.utils import checkpoint as checkpointing
+from torch._higher_order_ops.wrap import tag_activation_checkpoint_impl as DYNAMO_CHECKPOINT  # gives it a function of its own
 
 
 # -- what trainc replaces for the time of a trace (patches.patched) -----------------------------------------------------------
@@ -152,6 +155,7 @@ MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while anoth
 RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
 CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
+REFERENCES_SEE = Patch(reference_wrappers, "utils")  # an expanded operand in bf16 stays one
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
@@ -165,6 +169,7 @@ DYNAMO_GRAPH = Patch(OutputGraph, "__init__")  # of which each frame has one: it
 DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
+PROMOTED = reference_wrappers.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT  # to the type that operands have in common
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
 _MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__  # which asks for COMPILED_CALL
@@ -218,8 +223,15 @@ def forget_kernels(operator: Any) -> None:
 
 
 def forget_results(operators: Container[Any]) -> None:
-    """What fake tensors remember of the results of these operators, once the rules for them were changed."""
-    for key in [key for key in FakeTensorMode.cache if key.key[0] in operators]:
+    """What fake tensors remember of the results of these operators, once the rules for them were changed; and of elementwise ones
+    where an operand is neither row-major nor channels last (`None`, among all that a key says of its operands)."""
+
+    def is_changed(operator: Any, *given: Any) -> bool:
+        if operator in operators:
+            return True
+        return any(item is None for item in given) and torch.Tag.pointwise in getattr(operator, "tags", ())
+
+    for key in [key for key in FakeTensorMode.cache if is_changed(*key.key)]:
         del FakeTensorMode.cache[key]
 
 

@@ -13,6 +13,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
 
 from trainc.torch import compat
 from trainc.torch.capture import layouts_of_results, traced_kernels
@@ -86,6 +87,11 @@ def turned(x):
     return x.transpose(1, 2)
 
 
+def turned_in_place(x):
+    turned(x).cumsum_(1)
+    return x
+
+
 # Each is followed by dropout.
 MASKED = {
     "BatchNorm of what is computed": lambda m, x: m.norm(turned(m.line(x))),
@@ -97,6 +103,23 @@ MASKED = {
     "copysign": lambda m, x: torch.copysign(turned(m.line(x)), torch.tensor(-1.0)),
     "channel_shuffle": lambda m, x: F.channel_shuffle(m.line(x)[:, None].permute(0, 3, 1, 2), 2),
     "rounded quotient": lambda m, x: torch.div(turned(m.line(x)), torch.tensor(0.3), rounding_mode="floor") + x.sum(),
+    "xlogy of what is broadcast": lambda m, x: torch.xlogy(turned(m.line(x)), x.mT.contiguous()[0] + 1),
+    "cross entropy of probabilities": lambda m, x: F.binary_cross_entropy(
+        turned(m.line(x)).sigmoid(), x.mT.contiguous(), reduction="none"
+    ),
+    "bf16 and an expanded operand": lambda m, x: x[:, :, 0].bfloat16()[:, None].expand(3, 8, 5) + turned(m.line(x)).bfloat16(),
+    "bf16 and an expanded f32": lambda m, x: x[:, :, 0][:, None].expand(3, 8, 5) + turned(m.line(x)).bfloat16(),
+    "alpha dropout": lambda m, x: F.alpha_dropout(turned(m.line(x)), 0.2, True),
+    "dropout in place": lambda m, x: F.dropout(turned(m.line(x)) * 1, 0.3, inplace=True),
+    "bernoulli_": lambda m, x: turned(m.line(x)) * torch.empty_like(turned(x)).bernoulli_(0.3),
+    "bernoulli": lambda m, x: turned(m.line(x)) * torch.bernoulli(turned(x), 0.3),
+    "cumsum_": lambda m, x: (turned(m.line(x)) * 1).cumsum_(1),
+    "cumsum_ through a view": lambda m, x: turned_in_place(m.line(x) * 1),
+    "tril_": lambda m, x: (turned(m.line(x)) * 1).tril_(),
+    "baddbmm_": lambda m, x: (turned(m.line(x)) * 1).baddbmm_(x.mT.contiguous(), x[:, :, :5]),
+    "out=": lambda m, x: torch.mul(x.mT.contiguous(), 2, out=torch.empty_like(turned(x))) * m.line.bias[:, None],
+    "out= of a product": lambda m, x: torch.bmm(x.mT, x, out=torch.empty(3, 8, 8).mT) * m.line.bias,
+    "3-d convolution": lambda m, x: F.conv3d(m.line(x)[:, None, None].permute(0, 4, 1, 2, 3), torch.ones(8, 8, 1, 1, 2)),
     "scalar power": lambda m, x: torch.pow(1.5, turned(m.line(x))),
 }
 
@@ -114,6 +137,7 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("door", DOORS)
 def test_masks_and_strides_are_eagers(door: str) -> None:
     for name, layer in MASKED.items():
+        torch._dynamo.reset()  # past eight traces of the same code it would leave the rest to Python
         found = []
         for way in (lambda module: module, DOORS[door]):
             torch.manual_seed(2)
@@ -123,11 +147,12 @@ def test_masks_and_strides_are_eagers(door: str) -> None:
             found.append((result.detach(), result.stride(), *(p.grad for p in module.parameters())))
         (wanted, strides_wanted, *grads_wanted), (got, strides_got, *grads) = found
         assert torch.equal(got == 0, wanted == 0) and strides_got == strides_wanted, name
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+        tolerances = {"rtol": 1e-4, "atol": 1e-5} if got.dtype is torch.float32 else {"rtol": 0.02, "atol": 0.02}
+        torch.testing.assert_close(got, wanted, **tolerances)
         for a, b in zip(grads, grads_wanted, strict=True):
             assert (a is None) == (b is None), name
             if a is not None:
-                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(a, b, rtol=0.03 if "bf16" in name else 1e-3, atol=0.2 if "bf16" in name else 1e-4)
 
 
 def test_rules_go_by_the_names_of_pytorchs() -> None:
@@ -136,3 +161,36 @@ def test_rules_go_by_the_names_of_pytorchs() -> None:
     for operator, rule in layouts_of_results.WRITTEN_OUT.items():
         own = compat.decomposition_table[operator]
         assert rule is not own and (rule.__module__, rule.__name__) == (own.__module__, own.__name__)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_an_expanded_operand_has_no_say(dtype: torch.dtype) -> None:
+    """Of elementwise operations, where eager converts it neither; a bool beside numbers is converted, and then it has."""
+    operations = [torch.add, torch.mul, torch.maximum, torch.atan2, torch.pow, torch.gt, torch.fmod, torch.lerp, torch.addcmul]
+    other = torch.rand(3, 2).t()
+    expanded = [torch.ones(1, 3, dtype=kind).expand(2, 3) for kind in (dtype, torch.float32, torch.float64, torch.bool)]
+    for operation in operations:
+        for first in expanded:
+            operands = [first, other.to(dtype)]
+            if operation in (torch.lerp, torch.addcmul):
+                operands.append(other.to(dtype))
+            try:
+                wanted = operation(*operands).stride()
+            except RuntimeError:  # these types do not go together
+                continue
+            with FakeTensorMode() as mode, enable_python_dispatcher(), traced_kernels.as_eager():
+                got = operation(*map(mode.from_tensor, operands)).stride()
+            assert got == wanted, (operation.__name__, first.dtype)
+
+
+def test_masks_of_a_checkpoint_that_dynamo_compiles_again() -> None:
+    """For the second layout of its argument it is another trace, in which masks stay as they are, too."""
+    torch._dynamo.reset()
+    found = []
+    for way in (lambda module: module, DOORS["torch"]):
+        torch.manual_seed(2)
+        module = way(Masked(lambda m, x: checkpoint(lambda y: m.drop(m.line(y)), x, use_reentrant=False)))
+        for x in (torch.rand(3, 5, 8), torch.rand(5, 3, 8).transpose(0, 1)):
+            module(x).square().sum().backward()
+        found.append(([p.grad for p in module.parameters()], torch.rand(1)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)

@@ -42,6 +42,7 @@ REPLACED = {
     compat.JOINT_GRAPH_LOG: None,
     compat.CAUSAL_MASK_LOOK: ["mask", "is_causal", "size"],
     compat.FAKE_TENSOR_LOG: None,
+    compat.REFERENCES_SEE: None,
     compat.DONATED_BUFFERS: None,
     compat.JOINT_TRACE: ["fn", "primals_descs"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
@@ -129,6 +130,50 @@ def test_fake_tensors_take_their_rules_from_the_table_of_decompositions():
         compat.decomposition_table[operator] = rule
         compat.forget_results({operator})
     assert result() == (3, 4)
+
+
+def test_references_convert_operands_to_what_their_wrapper_is_told():
+    class Told:
+        def __getattr__(self, name):
+            return getattr(utils, name)
+
+        @staticmethod
+        def elementwise_dtypes(*operands, type_promotion_kind):
+            asked.append(utils.elementwise_dtypes(*operands, type_promotion_kind=type_promotion_kind))
+            _, common = utils.elementwise_dtypes(*operands, type_promotion_kind=compat.PROMOTED)
+            return common, common
+
+    asked, utils = [], compat.REFERENCES_SEE.original()
+    assert vars(compat.reference_wrappers)["utils"] is utils
+    expanded, other = torch.ones(1, 3, dtype=torch.bfloat16).expand(2, 3), torch.ones(3, 2, dtype=torch.bfloat16).t()
+    with patches.patched(*compat.REFERENCES_SEE, Told()):
+        assert torch._refs.maximum(expanded, other).stride() == (1, 2)
+    assert asked == [(torch.float32, torch.bfloat16)]
+
+
+def test_fake_tensors_ask_a_table_where_convolutions_lie():
+    def rule(*args, **kwargs):
+        asked.append(args[1])
+        return rules(*args, **kwargs)
+
+    convolution, asked = torch.ops.aten.convolution.default, []
+    rules = compat.fake_rules[convolution]
+    with patches.replaced(compat.fake_rules, convolution, rule), compat.FakeTensorMode() as mode:
+        x, weight = mode.from_tensor(torch.ones(1, 2, 5, 3)), mode.from_tensor(torch.ones(4, 2, 2, 2))
+        torch.conv2d(x, weight)
+    assert asked == [convolution]
+
+
+def test_dynamo_checkpoints_a_function_of_its_own():
+    def kept(function, preserve_rng_state, *args, **kwargs):
+        seen.append((function.__module__, preserve_rng_state))
+        yield
+
+    seen = []
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    with patches.patched(*compat.CHECKPOINT_GENERATOR, kept):
+        compat.DYNAMO_CHECKPOINT(graph, torch.ones(2), use_reentrant=False)
+    assert seen == [(compat.DYNAMO_CHECKPOINT.__module__, False)]
 
 
 # ---- traces ------------------------------------------------------------------------------------------------------------

@@ -74,7 +74,9 @@ class _Region:
 
 
 def _without_reentry(_function: Any, preserve_rng_state: Any = True, *given: Any, **keywords: Any) -> Iterator[None]:
-    region = _Region(preserve_rng_state, pytree.tree_leaves((given, keywords)))
+    # Dynamo's operation says False to keep the generator's state out of the trace, and means that masks stay as they are.
+    of_dynamo = getattr(_function, "__module__", None) == compat.DYNAMO_CHECKPOINT.__module__
+    region = _Region(preserve_rng_state or of_dynamo, pytree.tree_leaves((given, keywords)))
     yield
     region.end()
 

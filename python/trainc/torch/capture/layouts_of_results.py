@@ -2,8 +2,9 @@
 
 Dropout fills its mask in the order in which its operand lies in memory, and a program may ask for strides: both are right only
 where a trace knows the strides that eager's kernels give. For most operations PyTorch's rules do. These here were found by
-running its table of operations (`op_db`) over transposed, permuted and channels-last operands, as
-tests/python/graph/test_layouts_of_results.py does with some."""
+running its table of operations (`op_db`) over transposed, permuted, expanded and channels-last operands, as
+tests/python/graph/test_layouts_of_results.py does with some. Of elementwise operations the rules are
+wrong where operands in bf16 or f16 are expanded (`References`)."""
 
 from __future__ import annotations
 
@@ -35,6 +36,19 @@ def _as_product(result: torch.Tensor, args: tuple) -> torch.Tensor:
     return torch.empty_like(torch.mul(*args[:2]), dtype=result.dtype)
 
 
+def _as_scaled(result: torch.Tensor, args: tuple) -> torch.Tensor:
+    """As the first operand times a power of 2, which is row-major."""
+    return _as_product(result, (args[0], args[1].new_empty(args[1].shape)))
+
+
+def _as_first(result: torch.Tensor, args: tuple) -> torch.Tensor:
+    return torch.empty_like(args[0]) if result.shape == args[0].shape else result  # else it is a sum
+
+
+def _as_second(result: torch.Tensor, args: tuple) -> torch.Tensor:
+    return torch.empty_like(args[1])
+
+
 _LAYOUTS: dict[OpOverload, Layout] = {
     aten._log_softmax_backward_data.default: _row_major,
     aten.log_sigmoid_forward.default: _row_major,
@@ -62,12 +76,40 @@ _LAYOUTS: dict[OpOverload, Layout] = {
     aten.div.Tensor_mode: _as_product,
     aten.floor_divide.default: _as_product,
     aten.heaviside.default: _as_product,
+    aten.xlogy.Tensor: _as_product,
+    aten.ldexp.Tensor: _as_scaled,
+    aten.binary_cross_entropy.default: _as_first,
+    aten.binary_cross_entropy_backward.default: _as_second,
     aten.logaddexp.default: _as_product,
     aten.logical_and.default: _as_product,
     aten.logical_or.default: _as_product,
     aten.logical_xor.default: _as_product,
     aten.native_dropout_backward.default: _as_product,
 }
+
+
+class References:
+    """What the wrapper of PyTorch's references, which its rules for elementwise results are, sees of PyTorch's own (`_utils`)."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_utils, name)
+
+    @staticmethod
+    def elementwise_dtypes(*operands: Any, type_promotion_kind: Any) -> tuple[torch.dtype, torch.dtype]:
+        """(the type that operands are converted to, the result's). Eager's kernels convert tensors to the type that they have in
+        common, but compute bf16 and f16 in f32 element by element. An expanded operand has no say in how a result lies; converted
+        as a whole, it is expanded no more."""
+        computed, result = _utils.elementwise_dtypes(*operands, type_promotion_kind=type_promotion_kind)
+        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+        if computed is not torch.float32 or not all(type(tensor) is FakeTensor for tensor in tensors):
+            return computed, result
+        if compat.dispatch_mode(compat.DispatchModeKey.PROXY) is not None:  # a trace takes this one apart, for its values
+            return computed, result
+        _, common = _utils.elementwise_dtypes(*operands, type_promotion_kind=compat.PROMOTED)
+        return (common if common in (torch.bfloat16, torch.float16) else computed), result
+
+
+_utils = compat.REFERENCES_SEE.original()
 
 
 def _on_cpu(args: tuple) -> bool:
@@ -90,6 +132,23 @@ def _laid(rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
     return kernel
 
 
+def _with_users_onednn(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that looks at which library eager would choose (a trace has switched oneDNN off, for recurrent layers)."""
+
+    @functools.wraps(rule)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        with compat.users_onednn():
+            return rule(*args, **kwargs)
+
+    return asked
+
+
+CONVOLUTIONS = {
+    operator: _with_users_onednn(compat.fake_rules[operator])
+    for operator in (aten.convolution.default, aten.convolution_backward.default)
+}
+
+
 KERNELS: dict[OpOverload, dict[DispatchKey, Callable[..., Any]]] = {  # as traced_kernels.py has them
     operator: {DispatchKey.Meta: _laid(operator.py_kernels[DispatchKey.Meta], layout)}
     for operator, layout in _LAYOUTS.items()
@@ -101,4 +160,4 @@ WRITTEN_OUT: dict[OpOverload, Callable[..., Any]] = {
     if operator in compat.decomposition_table
 }
 
-__all__ = ["KERNELS", "WRITTEN_OUT"]
+__all__ = ["CONVOLUTIONS", "KERNELS", "WRITTEN_OUT", "References"]

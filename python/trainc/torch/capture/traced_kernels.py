@@ -21,6 +21,7 @@ import torch
 from trainc.torch import compat
 from trainc.torch.capture import layouts_of_results, resize
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
+from trainc.torch.patches import patched
 
 _library = torch.library.Library("trainc", "FRAGMENT")
 _library.define("classes(Tensor classes, int num_classes) -> Tensor")
@@ -83,6 +84,13 @@ def _polygamma_in_place(x: torch.Tensor, n: int) -> torch.Tensor:
     return x.copy_(made)
 
 
+def _bernoulli_in_place(x: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """In the order in which x lies in memory. The functional form of it that PyTorch has is row-major."""
+    order = range(x.dim()) if x.is_contiguous() else sorted(range(x.dim()), key=x.stride, reverse=True)
+    drawn = torch.bernoulli(x.detach().new_empty([x.size(axis) for axis in order]), p, generator=generator)
+    return x.copy_(drawn.permute([order.index(axis) for axis in range(x.dim())]))
+
+
 def _cov(x: torch.Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> torch.Tensor:
     """Eager looks at the number of observations as at a tensor's value. With weights it is one."""
     count = x.size(-1) if x.dim() else 1
@@ -116,6 +124,7 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
     kernels: dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]] = {
         _one_hot_of: {DispatchKey.CompositeImplicitAutograd: _one_hot},
         _aten.polygamma_.default: {DispatchKey.Autograd: _polygamma_in_place},
+        _aten.bernoulli_.float: {DispatchKey.Autograd: _bernoulli_in_place},
         _cov_of: {DispatchKey.CompositeImplicitAutograd: _cov},
         _combinations_of: {DispatchKey.CompositeImplicitAutograd: _combinations},
         _aten.hardshrink.default: {DispatchKey.Autograd: None},
@@ -145,14 +154,19 @@ def as_eager() -> Iterator[None]:
             if kernel is not None:
                 operator.py_kernels[key] = kernel
         compat.forget_kernels(operator)
-    rules = {operator: compat.decomposition_table[operator] for operator in layouts_of_results.WRITTEN_OUT}
-    compat.decomposition_table.update(layouts_of_results.WRITTEN_OUT)
-    compat.forget_results(layouts_of_results.KERNELS)
+    tables = [(compat.decomposition_table, layouts_of_results.WRITTEN_OUT), (compat.fake_rules, layouts_of_results.CONVOLUTIONS)]
+    rules = [{operator: table[operator] for operator in ours} for table, ours in tables]
+    changed = {*layouts_of_results.KERNELS, *layouts_of_results.CONVOLUTIONS}
+    for table, ours in tables:
+        table.update(ours)
+    compat.forget_results(changed)
     try:
-        yield
+        with patched(*compat.REFERENCES_SEE, layouts_of_results.References()):
+            yield
     finally:
-        compat.decomposition_table.update(rules)
-        compat.forget_results(layouts_of_results.KERNELS)
+        for (table, _), theirs in zip(tables, rules, strict=True):
+            table.update(theirs)
+        compat.forget_results(changed)
         for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
