@@ -219,3 +219,13 @@ def test_empty_strided(door: str, monkeypatch) -> None:
         with pytest.warns(trainc.TraincWarning, match="elements share memory"):
             got = model(x)
         assert torch.equal(got, Shared(write)(x)) and torch.equal(model(2 * x), Shared(write)(2 * x))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_eager_refuses_to_write_twice(door: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.index_select(x, 0, torch.tensor([0, 1]), out=x.new_empty(1, 3).expand(2, 3))
+
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        DOORS[door](Model())(torch.rand(2, 3))

@@ -23,8 +23,8 @@ def check_dense(operation: Any, args: tuple, kwargs: dict) -> None:
     given = [value for value in given if isinstance(value, compat.FunctionalTensor)]
     if all(map(_is_dense, given)) or not all(map(_is_static, given)):
         return
-    if (said := _said(operation, args, kwargs, together=True)) is not None:
-        raise RuntimeError(said)
+    if (refusal := said(operation, args, kwargs, together=True)) is not None:
+        raise RuntimeError(refusal)
 
 
 def _is_dense(value: torch.Tensor) -> bool:
@@ -42,9 +42,9 @@ def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
     given = [value for value in compat.pytree.tree_leaves(operands) if isinstance(value, compat.FunctionalTensor)]
     if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(map(_is_static, [*results, *given])):
         return
-    said = _said(operation, args, kwargs, together=True)
-    if said is not None and _said(operation, args, kwargs, together=False) is None:
-        raise RuntimeError(said)
+    refusal = said(operation, args, kwargs, together=True)
+    if refusal is not None and said(operation, args, kwargs, together=False) is None:
+        raise RuntimeError(refusal)
 
 
 def _memory(tensor: Any) -> int:
@@ -55,7 +55,7 @@ def _is_static(tensor: torch.Tensor) -> bool:
     return all(type(size) is int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
-def _said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:
+def said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:
     """What eager says to zeros that lie as these tensors do, or each by itself."""
     memories: dict[int, torch.UntypedStorage] = {}
 
@@ -72,4 +72,4 @@ def _said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | No
     return said_to(operation, (args, kwargs), real, (RuntimeError,))
 
 
-__all__ = ["DENSE", "check_dense", "check_results"]
+__all__ = ["DENSE", "check_dense", "check_results", "said"]

@@ -16,6 +16,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
+from trainc.torch.capture.layouts import said
 from trainc.torch.compat import FunctionalTensor
 from trainc.torch.patches import patched
 from trainc.torch.strided import is_apart, is_dense, span
@@ -58,7 +59,7 @@ class _Writes:
             return self._dispatch(mode, func, types, args, kwargs)
         written, plain = _written(func, args, kwargs), []
         for tensor in written:
-            if (other := self._plain(mode, func, tensor)) is not None:
+            if (other := self._plain(mode, func, tensor, (args, kwargs))) is not None:
                 plain.append((tensor, other))
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
@@ -97,7 +98,7 @@ class _Writes:
         known = compat.is_whole(base) and base is not tensor and base.dtype is tensor.dtype
         return base if known and _is_static(_geometry(base)) else None
 
-    def _plain(self, mode: Any, func: Any, tensor: FunctionalTensor) -> FunctionalTensor | None:
+    def _plain(self, mode: Any, func: Any, tensor: FunctionalTensor, call: tuple) -> FunctionalTensor | None:
         """The places of `tensor`, as a view of its memory by strides; None where it needs none."""
         views, geometry = compat.views_of(tensor), _geometry(tensor)
         apart = not _is_static(geometry) or is_apart(tensor.shape, tensor.stride())
@@ -108,6 +109,9 @@ class _Writes:
             sizes = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
             apart = is_apart(sizes, strides)
         if not apart:
+            if all(_is_static(_geometry(t)) for t in compat.pytree.tree_leaves(call) if isinstance(t, FunctionalTensor)):
+                if (refusal := said(func, *call, together=True)) is not None:
+                    raise RuntimeError(refusal)
             raise NotCompiled(f"{func} writes a tensor whose elements share memory", in_pytorch=True)
         base = self._memory(tensor) if _is_static(geometry) else None
         if base is None:
