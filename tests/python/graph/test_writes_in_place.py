@@ -229,3 +229,35 @@ def test_what_eager_refuses_to_write_twice(door: str) -> None:
 
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         DOORS[door](Model())(torch.rand(2, 3))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_draws_into_what_is_not_row_major(door: str) -> None:
+    """Eager draws in the order of memory, and normal numbers otherwise where there are gaps."""
+    views = {"row-major": lambda y: y, "transposed": lambda y: y.t(), "part": lambda y: y[:, 1:6], "steps": lambda y: y[:, ::2]}
+    draws = [
+        lambda v: v.bernoulli_(0.5), lambda v: v.uniform_(), lambda v: F.dropout(v.fill_(1), 0.5, inplace=True),
+        lambda v: v.normal_(),
+    ]  # fmt: skip
+
+    class Model(nn.Module):
+        def __init__(self, draws, views):
+            super().__init__()
+            self.draws, self.views = draws, views
+
+        def forward(self, x):
+            results = []
+            for draw in self.draws:
+                for view in self.views:
+                    y = x * 1
+                    draw(view(y))
+                    results.append(y)
+            return [*results, torch.rand(2)]
+
+    for some in (draws[:3], draws[3:]):
+        found = []
+        for way in (lambda module: module, DOORS[door]):
+            torch.manual_seed(4)
+            found.append(way(Model(some, list(views.values())))(torch.ones(8, 8)))
+        for i, (wanted, got) in enumerate(zip(*found, strict=True)):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, msg=str(i))

@@ -24,6 +24,12 @@ from trainc.torch.strided import is_apart, is_dense, span
 _aten = torch.ops.aten
 _SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
 _NOT_UNDONE = ("expand", "unfold", "as_strided")  # views; the last where it sees a place twice
+# What stands for them draws in the order of a row-major tensor, whatever they write.
+_DRAWS_IN_MEMORY_ORDER = {_aten.bernoulli_.float}
+_DRAWS = {
+    _aten.bernoulli_.Tensor, _aten.normal_.default, _aten.normal.float_float_out, _aten.normal.Tensor_float_out,
+    _aten.normal.float_Tensor_out, _aten.normal.Tensor_Tensor_out,
+}  # fmt: skip
 # operation -> the place of the sizes; the strides are the next argument
 _BY_STRIDES = {_aten.empty_strided.default: 0, _aten.new_empty_strided.default: 1}
 Dispatch = Callable[..., Any]
@@ -61,6 +67,11 @@ class _Writes:
         for tensor in written:
             if (other := self._plain(mode, func, tensor, (args, kwargs))) is not None:
                 plain.append((tensor, other))
+        if func in _DRAWS_IN_MEMORY_ORDER:
+            for tensor, order in _orders(func, written):
+                plain.append((tensor, self._dispatch(mode, _aten.permute.default, (FunctionalTensor,), (tensor, order), {})))
+        elif func in _DRAWS:
+            _check_drawn(func, written)
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
         shapes = [tensor.shape for tensor in written]
@@ -122,6 +133,30 @@ class _Writes:
 
 def _geometry(tensor: torch.Tensor) -> tuple:
     return (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+
+
+def _orders(func: Any, written: list[FunctionalTensor]) -> list[tuple[FunctionalTensor, list[int]]]:
+    """Those whose dimensions do not lie in memory from the first to the last, with the order in which they do."""
+    found = []
+    for tensor in written:
+        if tensor.is_contiguous():
+            continue
+        if not _is_static(_geometry(tensor)):
+            raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
+        order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))  # noqa: B023
+        if order != sorted(order):
+            found.append((tensor, order))
+    return found
+
+
+def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
+    """NotCompiled where eager's kernel draws otherwise into a tensor that is not row-major than into a new one."""
+    for tensor in written:
+        if tensor.is_contiguous():
+            continue
+        gaps = not _is_static(_geometry(tensor)) or not is_dense(tensor.shape, tensor.stride())
+        if gaps or func is not _aten.normal_.default:
+            raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
 
 
 def _is_static(numbers: Any) -> bool:
