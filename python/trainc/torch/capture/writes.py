@@ -24,9 +24,7 @@ from trainc.torch.strided import is_apart, is_dense, span
 _aten = torch.ops.aten
 _SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
 _NOT_UNDONE = ("expand", "unfold", "as_strided")  # views; the last where it sees a place twice
-# What stands for them draws in the order of a row-major tensor, whatever they write.
-_DRAWS_IN_MEMORY_ORDER = {_aten.bernoulli_.float}
-_DRAWS = {
+_DRAWS = {  # of which what stands for them draws otherwise (bernoulli_ of a number is in traced_kernels.py)
     _aten.bernoulli_.Tensor, _aten.normal_.default, _aten.normal.float_float_out, _aten.normal.Tensor_float_out,
     _aten.normal.float_Tensor_out, _aten.normal.Tensor_Tensor_out,
 }  # fmt: skip
@@ -67,10 +65,7 @@ class _Writes:
         for tensor in written:
             if (other := self._plain(mode, func, tensor, (args, kwargs))) is not None:
                 plain.append((tensor, other))
-        if func in _DRAWS_IN_MEMORY_ORDER:
-            for tensor, order in _orders(func, written):
-                plain.append((tensor, self._dispatch(mode, _aten.permute.default, (FunctionalTensor,), (tensor, order), {})))
-        elif func in _DRAWS:
+        if func in _DRAWS:
             _check_drawn(func, written)
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
@@ -133,20 +128,6 @@ class _Writes:
 
 def _geometry(tensor: torch.Tensor) -> tuple:
     return (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-
-
-def _orders(func: Any, written: list[FunctionalTensor]) -> list[tuple[FunctionalTensor, list[int]]]:
-    """Those whose dimensions do not lie in memory from the first to the last, with the order in which they do."""
-    found = []
-    for tensor in written:
-        if tensor.is_contiguous():
-            continue
-        if not _is_static(_geometry(tensor)):
-            raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
-        order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))  # noqa: B023
-        if order != sorted(order):
-            found.append((tensor, order))
-    return found
 
 
 def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
