@@ -261,3 +261,17 @@ def test_draws_into_what_is_not_row_major(door: str) -> None:
             found.append(way(Model(some, list(views.values())))(torch.ones(8, 8)))
         for i, (wanted, got) in enumerate(zip(*found, strict=True)):
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, msg=str(i))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_place_in_the_storage_of_an_expanded_argument(door: str) -> None:
+    """Where another argument begins, it is another element's place."""
+
+    class Module(nn.Linear):
+        def forward(self, x):
+            return x.expand(4, 8).as_strided((8,), (1,), 0) * self.weight[0]
+
+    module = Module(8, 1)
+    compiled = DOORS[door](module)
+    for x in (torch.rand(8), torch.rand(20)[3:11]):
+        assert torch.equal(compiled(x), torch.as_strided(x, (8,), (1,), 0) * module.weight[0])

@@ -92,8 +92,9 @@ class _Writes:
         if isinstance(tensor, FunctionalTensor) and _is_static(geometry := _geometry(tensor)) and 0 not in tensor.shape:
             base = self._memory(tensor)
             if base is not None and not is_dense(tensor.shape, tensor.stride()):
-                begin = geometry[-1] if begin is None else begin
-                return base, sizes, strides, None if begin == base.storage_offset() else begin
+                if begin is None and geometry[-1] != base.storage_offset():
+                    begin = geometry[-1]
+                return base, sizes, strides, begin  # a place that was given stays one: another call's memory may begin elsewhere
         return tensor, sizes, strides, begin
 
     def _memory(self, tensor: FunctionalTensor) -> FunctionalTensor | None:
