@@ -200,7 +200,7 @@ def profile(*_models):
 
 
 def _register_with_accelerate() -> None:
-    from trainc.torch.doors.accelerate import register
+    from trainc.base.accelerate import register
 
     register()
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 
 # A full collection looks at all of a program's objects, half a million with PyTorch: 0.3 s. A small model's trace takes 0.06 s
-# and leaves 2,000 objects, GPT-2's 50,000: one in fifty of the small ones brings a full collection.
-MOST_LEFT = 100_000
+# and leaves 2,000 objects, GPT-2's 50,000: one in ten of the large ones brings a full collection.
+MOST_LEFT = 500_000
 # What is compiled and its model lie in a cycle of references: a model that the program drops goes by a full collection alone.
 MOST_GROWN = 256 << 20  # bytes
 

@@ -96,13 +96,9 @@ def planned(args: argparse.Namespace) -> str | int:
 
 
 def _run(args: argparse.Namespace, program: Program) -> AbstractContextManager:
-    from trainc.cli.compiling import Compiling, eager
-    from trainc.jax.on_import import watch
+    from trainc.cli.around import compiling, eager
 
-    if args.eager:
-        return eager()
-    watch()
-    return Compiling(args.explain, args.tune, args.memory, args.leave, args.report)
+    return eager() if args.eager else compiling(args.explain, args.tune, args.memory, args.leave, args.report)
 
 
 def _max_batch(args: argparse.Namespace, program: Program) -> AbstractContextManager:

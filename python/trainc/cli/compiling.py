@@ -15,9 +15,8 @@ import trainc
 from trainc.base import messages
 from trainc.base.page.report import path_of
 from trainc.base.report import count
-from trainc.jax import on_import
+from trainc.cli.told import NOTHING_TRAINED, memory_of, say, tell_of_jax
 from trainc.torch.doors import door, trained
-from trainc.torch.patches import patched
 
 MOST = 20  # models that are told of at the end: those of a search are one like the other, and each is held until then
 
@@ -60,7 +59,7 @@ class Compiling(trained.Compiling):
         return self
 
     def say(self, text: str) -> None:
-        messages.tell(f"trainc run: {text}")
+        say(text)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -73,15 +72,12 @@ class Compiling(trained.Compiling):
             self.say(f"what was compiled cannot be told; {type(failure).__name__}: {failure}")
 
     def _tell(self, ended: bool) -> None:
-        jitted = on_import.compiled()
         if self.explain:
             for model in self._kept:
                 messages.tell(str(trainc.explain(model)))
         if self.report:
             self._write_reports()
-        if self.explain:
-            for function in jitted:
-                messages.tell(str(trainc.explain(function)))
+        jitted = tell_of_jax(self.explain)
         if self._kept and self.compiled > len(self._kept):
             self.say(f"{self.compiled} models were compiled; the first {len(self._kept)} are told of")
         if not self.compiled and not self.refused and not jitted and ended:
@@ -108,7 +104,7 @@ class Compiling(trained.Compiling):
         if own := self.compile_themselves():
             return f"the program compiles {own} itself, which stays as it is"
         if not self.saw_training:
-            return "no optimizer was made, and no backward called, in this process (those that it starts run in PyTorch)"
+            return NOTHING_TRAINED
         return "no model was called in training: model(x) is compiled, model.forward(x) and single layers of a model are not"
 
 
@@ -129,30 +125,9 @@ def summary(explanation: Any) -> str:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Whatever the program itself gives to torch.compile or trainc runs in PyTorch."""
-
-    def given_back(model: Any, optimizer: Any = None, **_: Any) -> Any:
-        return model if optimizer is None else (model, optimizer)
-
-    def jit(*functions: Any, **arguments: Any) -> Any:
-        from trainc.jax.door import jit_by_jax  # here, for a program of PyTorch's needs no JAX
-
-        return jit_by_jax(*functions, **arguments)
-
-    instead = [(trainc, "compile", given_back), (trainc, "train_step", lambda fn, **_: fn), (trainc, "jit", jit)]
-    with contextlib.ExitStack() as patches:
-        for owner, name, value in instead:
-            patches.enter_context(patched(owner, name, value))
-        patches.enter_context(door.compiles_nothing())  # trainers' callbacks, which do not go through trainc.compile
-        patches.enter_context(torch.compiler.set_stance("force_eager"))
+    """Whatever the program itself gives to torch.compile runs in PyTorch; so does what a trainer's callback gives to trainc."""
+    with door.compiles_nothing(), torch.compiler.set_stance("force_eager"):
         yield
-
-
-def memory_of(text: str | None) -> Any:
-    """`--memory`, as trainc.compile's memory=: "4GB", or a share as a number."""
-    with contextlib.suppress(ValueError, TypeError):
-        return share if (share := float(text)) <= 1 else text
-    return text
 
 
 __all__ = ["Compiling", "eager"]

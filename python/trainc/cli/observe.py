@@ -20,7 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import trainc
 from trainc.base.errors import UserError
-from trainc.cli.compiling import Compiling, eager
+from trainc.cli.around import eager
+from trainc.cli.compiling import Compiling
 from trainc.cli.ends import leave
 from trainc.cli.loss_rule import disturb
 from trainc.cli.machine import Machine

@@ -298,6 +298,44 @@ def test_nothing_to_compile_is_said(tmp_path):
     assert found.returncode == 0 and "model(x) is compiled, model.forward(x)" in found.stderr, found.stderr
 
 
+ON_JAX = """
+import sys, jax, jax.numpy as jnp
+step = jax.jit(lambda w, x: w - 0.1 * jax.grad(lambda w: jnp.square(x @ w).mean())(w))
+print(step(jnp.ones(3), jnp.ones((2, 3))), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--eager"], ["--explain"]])
+def test_a_program_that_does_not_import_pytorch_does_not_wait_for_it(tmp_path, options):
+    (tmp_path / "train.py").write_text(ON_JAX)
+    found = run(*TRAINC, *options, "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == run(sys.executable, "train.py", cwd=tmp_path).stdout and "False" in found.stdout
+
+
+BY_TRAINC = """
+import sys, trainc
+assert "torch" not in sys.modules
+try:
+    trainc.compile(1)  # PyTorch's first import is trainc's
+except ValueError as error:
+    print(error)
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+print(torch.compiler.get_stance() if hasattr(torch.compiler, "get_stance") else "", trainc.compile(model) is model)
+"""
+
+
+@pytest.mark.parametrize("options", [["--explain"], ["--eager"]])
+def test_the_programs_first_import_of_pytorch_is_trainc_s(tmp_path, options):
+    (tmp_path / "train.py").write_text(BY_TRAINC)
+    found = run(*TRAINC, *options, "train.py", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert ("compiled for 1 signature" in found.stderr) == (options == ["--explain"]), found.stderr
+
+
 def test_a_failure_of_ours_leaves_the_program_alone(monkeypatch):
     import torch
 

@@ -155,7 +155,7 @@ def test_huggingface_outputs(engine, strict):
 def test_accelerates_list_learns_of_trainc(monkeypatch):
     from enum import Enum
 
-    from trainc.torch.doors.accelerate import register
+    from trainc.base.accelerate import register
 
     module = types.ModuleType("accelerate.utils.dataclasses")
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 
 from trainc.base import cache, config, tuning
+from trainc.base.accelerate import inner_optimizer
 from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors import shared_plans
-from trainc.torch.doors.accelerate import inner_optimizer
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.fuse import StepFusion
 from trainc.torch.doors.memory import ModelSettings, checked
