@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,25 +18,32 @@ def when_imported(name: str, action: Callable[[Any], None]) -> None:
 
 
 class _Finder:
-    """Lets the other finders find the module and adds to it once it has run."""
+    """Lets the other finders find the module, and adds to it once it has run. It stays until then: a program may look whether
+    there is such a module (`importlib.util.find_spec`) before it imports it."""
 
     def __init__(self, name: str, action: Callable[[Any], None]):
         self.name, self._action = name, action
+        self._here = threading.local()  # in a thread that asks the other finders: `looks`
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != self.name:
+        if name != self.name or getattr(self._here, "looks", False):
             return None
         import importlib.util  # here, for `import trainc` is to take no time
 
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._here.looks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._here.looks = False
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
-            self._action(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._action(module)
 
         spec.loader.exec_module = exec_module
         return spec
