@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -156,6 +156,8 @@ RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
 CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
 REFERENCES_SEE = Patch(reference_wrappers, "utils")  # an expanded operand in bf16 stays one
+FAKE_RESULTS = Patch(FakeTensorMode, "cache")  # what fake tensors remember of results by rules of ours is not PyTorch's to know
+FAKE_RESULT_GOES = Patch(fake_tensor, "evict_fake_tensor_cache_key")  # a result of objects that are gone
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
@@ -220,19 +222,6 @@ def run_kernel(operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
 def forget_kernels(operator: Any) -> None:
     """What the operator remembers of its table of kernels (`py_kernels`), once that was changed."""
     operator._dispatch_cache.clear()
-
-
-def forget_results(operators: Container[Any]) -> None:
-    """What fake tensors remember of the results of these operators, once the rules for them were changed; and of elementwise ones
-    where an operand is neither row-major nor channels last (`None`, among all that a key says of its operands)."""
-
-    def is_changed(operator: Any, *given: Any) -> bool:
-        if operator in operators:
-            return True
-        return any(item is None for item in given) and torch.Tag.pointwise in getattr(operator, "tags", ())
-
-    for key in [key for key in FakeTensorMode.cache if is_changed(*key.key)]:
-        del FakeTensorMode.cache[key]
 
 
 def has_no_memory(tensor: torch.Tensor) -> bool:

@@ -150,3 +150,44 @@ def test_a_covariance_of_too_few_warns_as_eager(core):
     ours = trainc.compile(Calls(lambda x: torch.cov(x)))
     with pytest.warns(UserWarning, match="degrees of freedom"):
         assert ours(torch.randn(3, 1)).isnan().all()
+
+
+def test_what_fake_tensors_remember_is_apart():
+    """Results by our rules are not PyTorch's to know, nor the other way round; what goes, goes from both."""
+    theirs = compat.FakeTensorMode.cache
+
+    def layout():
+        with compat.FakeTensorMode() as mode:
+            x = mode.from_tensor(torch.rand(3, 4, 5).transpose(1, 2))
+            return torch.ops.aten.log_sigmoid_forward(x)[0].stride()
+
+    before = layout()
+    with compat.enable_python_dispatcher(), traced_kernels.as_eager():
+        ours = compat.FakeTensorMode.cache
+        assert ours is not theirs
+        assert layout() == torch.nn.functional.logsigmoid(torch.rand(3, 4, 5).transpose(1, 2)).stride() != before
+        key, own = next(iter(theirs)), next(iter(ours))
+        kept = theirs[key]
+        for each in (key, own):
+            compat.fake_tensor.evict_fake_tensor_cache_key(each)
+        assert key not in theirs and not dict.__contains__(ours, own)
+        theirs[key] = kept
+    assert compat.FakeTensorMode.cache is theirs and layout() == before
+
+
+def test_what_fake_tensors_remember_is_of_the_users_settings():
+    """Eager's convolution of a volume, channels last, lies otherwise without oneDNN."""
+    x, weight = torch.rand(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d), torch.rand(6, 3, 3, 3, 3)
+
+    def layouts():
+        with compat.FakeTensorMode() as mode, compat.enable_python_dispatcher(), traced_kernels.as_eager():
+            fake = torch.conv3d(mode.from_tensor(x), mode.from_tensor(weight)).stride()
+        return torch.conv3d(x, weight).stride(), fake
+
+    found = []
+    for enabled in (True, False, True):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            wanted, got = layouts()
+        assert got == wanted
+        found.append(wanted)
+    assert found[0] == found[2] != found[1]

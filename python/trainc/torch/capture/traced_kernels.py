@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from operator import getitem
 from typing import Any
@@ -144,6 +145,37 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
 _KERNELS = _kernels()
 
 
+class _Remembered(dict):
+    """What fake tensors remember of results, of all traces: the rules are the same in each. It is not for others, and what they
+    remember is not for us. (To look for these among all that PyTorch remembers would take 0.2 s a trace in a process that has
+    traced a thousand programs.)"""
+
+    others: dict = compat.FAKE_RESULTS.original()
+
+    def __contains__(self, key: Any) -> bool:
+        return super().__contains__(key) or key in self.others
+
+    def pop(self, key: Any, *default: Any) -> Any:  # type: ignore[override]
+        """Of objects that are gone: another one may have the address of one that others remember, too."""
+        super().pop(key, None)
+        return self.others.pop(key, None)
+
+
+# by what the rules look at beside operands: a convolution's result lies as the library lays it that eager chooses by these
+_remembered: defaultdict[tuple[bool, int], _Remembered] = defaultdict(_Remembered)
+
+
+@contextlib.contextmanager
+def _remembered_apart() -> Iterator[None]:
+    remembered = _remembered[compat.onednn_enabled(), torch.get_num_threads()]
+
+    def goes(key: Any) -> None:
+        remembered.pop(key)
+
+    with patched(*compat.FAKE_RESULTS, remembered), patched(*compat.FAKE_RESULT_GOES, goes):
+        yield
+
+
 @contextlib.contextmanager
 def as_eager() -> Iterator[None]:
     """For the time of a trace, under PyTorch's Python dispatcher."""
@@ -156,17 +188,14 @@ def as_eager() -> Iterator[None]:
         compat.forget_kernels(operator)
     tables = [(compat.decomposition_table, layouts_of_results.WRITTEN_OUT), (compat.fake_rules, layouts_of_results.CONVOLUTIONS)]
     rules = [{operator: table[operator] for operator in ours} for table, ours in tables]
-    changed = {*layouts_of_results.KERNELS, *layouts_of_results.CONVOLUTIONS}
     for table, ours in tables:
         table.update(ours)
-    compat.forget_results(changed)
     try:
-        with patched(*compat.REFERENCES_SEE, layouts_of_results.References()):
+        with patched(*compat.REFERENCES_SEE, layouts_of_results.References()), _remembered_apart():
             yield
     finally:
         for (table, _), theirs in zip(tables, rules, strict=True):
             table.update(theirs)
-        compat.forget_results(changed)
         for operator, kernels in before.items():
             operator.py_kernels.clear()
             operator.py_kernels.update(kernels)
