@@ -14,7 +14,8 @@ from trainc.base import messages
 from trainc.base.memory import checked
 from trainc.base.on_import import when_imported
 from trainc.base.page.report import path_of
-from trainc.cli.told import NOTHING_TRAINED, memory_of, say, tell_of_jax
+from trainc.base.patches import patched
+from trainc.cli.told import NOTHING_TRAINED, say, tell_of_jax, telling
 from trainc.jax import on_import
 
 
@@ -51,17 +52,19 @@ class OncePyTorchIsThere:
 
 def compiling(explain: bool, tune: str, memory: str | None, leave: list[str], report: str | None) -> AbstractContextManager:
     """As for `compiling.Compiling`; UserError, before the program runs, where it cannot be so."""
-    checked(memory_of(memory))
-    path = None if report is None else str(path_of(report).absolute())
+    limit = memory_of(memory)
+    checked(limit)
+    path = None if report is None else path_of(report).absolute()
 
     def make() -> AbstractContextManager:
         from trainc.cli.compiling import Compiling
 
-        return Compiling(explain, tune, memory, leave, path)
+        return Compiling(explain, tune, limit, leave, path)
 
     def without(ended: bool) -> None:
-        if not tell_of_jax(explain) and ended:
-            say(f"nothing was compiled: {NOTHING_TRAINED}")
+        with telling():
+            if not tell_of_jax(explain) and ended:
+                say(f"nothing was compiled: {NOTHING_TRAINED}")
 
     on_import.watch()
     return OncePyTorchIsThere(make, without)
@@ -84,13 +87,19 @@ def eager() -> Iterator[None]:
 
         return eager_torch()
 
-    before = {name: vars(trainc)[name] for name in ("compile", "train_step", "jit")}
-    vars(trainc).update(compile=given_back, train_step=lambda fn, **_: fn, jit=jit)
-    try:
-        with OncePyTorchIsThere(make):
-            yield
-    finally:
-        vars(trainc).update(before)
+    instead = {"compile": given_back, "train_step": lambda fn, **_: fn, "jit": jit}
+    with contextlib.ExitStack() as patches:
+        for name, value in instead.items():
+            patches.enter_context(patched(trainc, name, value))
+        patches.enter_context(OncePyTorchIsThere(make))
+        yield
+
+
+def memory_of(text: str | None) -> Any:
+    """`--memory`, as trainc.compile's memory=: "4GB", or a share as a number."""
+    with contextlib.suppress(ValueError, TypeError):
+        return share if (share := float(text)) <= 1 else text  # type: ignore[arg-type]
+    return text
 
 
 __all__ = ["compiling", "eager"]

@@ -7,15 +7,15 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import trainc
 from trainc.base import messages
-from trainc.base.page.report import path_of
 from trainc.base.report import count
-from trainc.cli.told import NOTHING_TRAINED, memory_of, say, tell_of_jax
+from trainc.cli.told import NOTHING_TRAINED, say, tell_of_jax, telling
 from trainc.torch.doors import door, trained
 
 MOST = 20  # models that are told of at the end: those of a search are one like the other, and each is held until then
@@ -23,14 +23,13 @@ MOST = 20  # models that are told of at the end: those of a search are one like 
 
 class Compiling(trained.Compiling):
     def __init__(
-        self, explain: bool = False, tune: str = "fast", memory: str | None = None, leave: Sequence[str] = (),
-        report: str | None = None,
+        self, explain: bool = False, tune: str = "fast", memory: Any = None, leave: Sequence[str] = (), report: Path | None = None
     ):  # fmt: skip
-        """`leave`: names of classes that stay PyTorch's. `report`: where one is written at the end."""
-        super().__init__(tune, memory_of(memory))
-        self.explain, self.leave = explain, leave
+        """`memory`: as for trainc.compile. `leave`: names of classes that stay PyTorch's. `report`: where one is written at the
+        end, wherever the program goes meanwhile: an absolute path."""
+        super().__init__(tune, memory)
+        self.explain, self.leave, self.report = explain, leave, report
         self._alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self.report = None if report is None else path_of(report).absolute()
         self._process = os.getpid()
         # to be told of at the end, though the program may have let go of them
         self._kept: list[torch.nn.Module] = []
@@ -65,11 +64,8 @@ class Compiling(trained.Compiling):
         super().__exit__(*error)
         if os.getpid() != self._process:
             return  # a process that the program has forked, and that ends as the program does
-        try:
+        with telling():
             self._tell(ended=error[0] is None)
-        except Exception as failure:  # ours: the program has ended as it has
-            messages.require_fallback(failure)
-            self.say(f"what was compiled cannot be told; {type(failure).__name__}: {failure}")
 
     def _tell(self, ended: bool) -> None:
         if self.explain:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import trainc
 from trainc.base.errors import UserError
+from trainc.base.patches import patched
 from trainc.cli.around import eager
 from trainc.cli.compiling import Compiling
 from trainc.cli.ends import leave
@@ -27,7 +28,6 @@ from trainc.cli.loss_rule import disturb
 from trainc.cli.machine import Machine
 from trainc.torch import compat
 from trainc.torch.doors.trained import Finder
-from trainc.torch.patches import patched
 
 WAYS = ("eager", "inductor", "trainc")
 TIMES = 3  # that the program is asked to end

@@ -1,9 +1,9 @@
-"""What `trainc run` is told, and what it tells at the end, that needs no PyTorch."""
+"""What `trainc run` tells at the end, of any framework."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterator
 
 import trainc
 from trainc.base import messages
@@ -16,11 +16,14 @@ def say(text: str) -> None:
     messages.tell(f"trainc run: {text}")
 
 
-def memory_of(text: str | None) -> Any:
-    """`--memory`, as trainc.compile's memory=: "4GB", or a share as a number."""
-    with contextlib.suppress(ValueError, TypeError):
-        return share if (share := float(text)) <= 1 else text  # type: ignore[arg-type]
-    return text
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Around what is told of a program that has ended as it has: a failure of ours is not to be its."""
+    try:
+        yield
+    except Exception as failure:
+        messages.require_fallback(failure)
+        say(f"what was compiled cannot be told; {type(failure).__name__}: {failure}")
 
 
 def tell_of_jax(explain: bool) -> bool:
@@ -31,4 +34,4 @@ def tell_of_jax(explain: bool) -> bool:
     return bool(jitted)
 
 
-__all__ = ["NOTHING_TRAINED", "memory_of", "say", "tell_of_jax"]
+__all__ = ["NOTHING_TRAINED", "say", "tell_of_jax", "telling"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -21,6 +21,16 @@ def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 in shape
         reach += step * (size - 1)
     return True
+
+
+def geometry(tensor: torch.Tensor) -> tuple:
+    """Sizes, strides and the place of the first element in the storage."""
+    return (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+
+
+def is_static(numbers: Iterable[object]) -> bool:
+    """Whether they are numbers, and no symbols of a trace."""
+    return all(type(number) is int for number in numbers)
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -65,4 +75,4 @@ def is_view(node: torch.fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["can_lie", "is_apart", "is_dense", "is_freed", "is_view", "laid", "part_of", "span"]
+__all__ = ["can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "part_of", "span"]

@@ -432,6 +432,20 @@ def test_the_end_is_told_once_and_fails_nothing(monkeypatch, capsys):
     assert train()[1] == ""  # of a process that was forked
 
 
+def test_the_end_without_pytorch_fails_nothing(monkeypatch, capsys):
+    from trainc.cli import around
+
+    monkeypatch.setattr(around, "when_imported", lambda name, action: None)
+    monkeypatch.setattr(around.on_import, "watch", lambda: None)
+    with around.compiling(True, "fast", None, [], None):
+        pass
+    assert "nothing was compiled: no optimizer was made" in capsys.readouterr().err
+    monkeypatch.setattr(around.on_import, "compiled", lambda: 1 / 0)
+    with around.compiling(True, "fast", None, [], None):
+        pass
+    assert "what was compiled cannot be told; ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_all_is_put_back():
     import torch
 

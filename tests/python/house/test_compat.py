@@ -23,7 +23,8 @@ from torch._functorch import partitioners as functorch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import checkpoint
 
-from trainc.torch import compat, patches
+from trainc.base import patches
+from trainc.torch import compat
 
 # What trainc's own takes in the place of each that it replaces for a while: the parameters, as far as it relies on them
 REPLACED = {

@@ -409,13 +409,12 @@ OF_ROOM = {
 }  # fmt: skip
 
 # room (a folder, or a file beside folders) -> rooms that its modules may import, within functions too, beside their own
-_GROUND = {"base", "_core", "torch.compat", "torch.patches", "torch.strided", "torch.trust"}
+_GROUND = {"base", "_core", "torch.compat", "torch.strided", "torch.trust"}
 _PLANS = {*_GROUND, "torch.device", "torch.numbers", "torch.graph", "torch.guards", "torch.run", "torch.optimizers"}
 ROOMS = {
     "base": {"_core"},  # what every front end stands on: it knows no framework
     "torch": set(),
     "torch.compat": set(),
-    "torch.patches": set(),
     "torch.strided": set(),
     "torch.device": {"base", "_core", "torch.compat", "torch.strided"},
     "torch.trust": {"base"},
@@ -433,7 +432,7 @@ ROOMS = {
     "tensorflow": {"base", "_core", "xla"},
     "keras": {"base"},  # given the door of its backend
     "trainers": {"torch.doors"},
-    "cli": {"base", "_core", "torch.compat", "torch.patches", "torch.trust", "torch.verify", "torch.doors", "jax"},
+    "cli": {"base", "_core", "torch.compat", "torch.trust", "torch.verify", "torch.doors", "jax"},
     "__main__": {"cli"},
     "": {"base", "torch.doors", "jax", "tensorflow", "keras"},  # trainc itself: its functions
 }  # fmt: skip

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import replaced
 from trainc.torch import compat
 from trainc.torch.capture import turns
-from trainc.torch.patches import replaced
 from trainc.torch.run import average
 
 Tensor = torch.Tensor

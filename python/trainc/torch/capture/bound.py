@@ -10,8 +10,8 @@ import torch
 
 from trainc.base import config
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import patched
 from trainc.torch import compat
-from trainc.torch.patches import patched
 
 
 @contextlib.contextmanager

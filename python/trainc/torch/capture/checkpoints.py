@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.compat import proxy_tensor, pytree
 from trainc.torch.graph import wire
-from trainc.torch.patches import patched
 
 Tensor = torch.Tensor
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from trainc.base.errors import DependsOnData, NotCompiled
+from trainc.base.patches import patched, replaced
 from trainc.torch import compat
 from trainc.torch.capture.trace import calls_program
 from trainc.torch.compat import FakeTensor, FunctionalTensor, FunctionalTensorMode
 from trainc.torch.guards.code import about
 from trainc.torch.guards.watch import Refusing
 from trainc.torch.numbers import Number
-from trainc.torch.patches import patched, replaced
 from trainc.torch.trust import is_stdlib, is_trusted_code
 
 try:

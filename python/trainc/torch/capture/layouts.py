@@ -11,6 +11,7 @@ import torch
 from trainc.torch import compat
 from trainc.torch.capture.dtypes import said_to
 from trainc.torch.graph import wire
+from trainc.torch.strided import geometry, is_static
 
 # Which operands a kernel takes only where they are dense, in whatever order of dimensions. (Layers make them so.)
 DENSE: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_group_norm.default: (0, 1, 2)}
@@ -21,7 +22,7 @@ def check_dense(operation: Any, args: tuple, kwargs: dict) -> None:
     """Eager's RuntimeError where a kernel is given an operand with gaps, or with its dimensions in another order."""
     given = [args[place] for place in DENSE[operation] if place < len(args)]
     given = [value for value in given if isinstance(value, compat.FunctionalTensor)]
-    if all(map(_is_dense, given)) or not all(map(_is_static, given)):
+    if all(map(_is_dense, given)) or not all(is_static(geometry(value)) for value in given):
         return
     if (refusal := said(operation, args, kwargs, together=True)) is not None:
         raise RuntimeError(refusal)
@@ -40,7 +41,9 @@ def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
         return
     operands = [*args, *(value for name, value in kwargs.items() if name not in names)]
     given = [value for value in compat.pytree.tree_leaves(operands) if isinstance(value, compat.FunctionalTensor)]
-    if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(map(_is_static, [*results, *given])):
+    if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(
+        is_static(geometry(value)) for value in (*results, *given)
+    ):
         return
     refusal = said(operation, args, kwargs, together=True)
     if refusal is not None and said(operation, args, kwargs, together=False) is None:
@@ -49,10 +52,6 @@ def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
 
 def _memory(tensor: Any) -> int:
     return compat.storage_id(tensor.elem)
-
-
-def _is_static(tensor: torch.Tensor) -> bool:
-    return all(type(size) is int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
 def said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:

@@ -20,6 +20,7 @@ from torch.fx import traceback as fx_traceback
 
 from trainc.base import config
 from trainc.base.garbage import uncollected
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture.dtypes import check_in_place
 from trainc.torch.capture.layouts import DENSE, check_dense, check_results
@@ -32,7 +33,6 @@ from trainc.torch.compat import (
     set_original_aten_op,
     use_lazy_graph_module,
 )
-from trainc.torch.patches import patched
 
 Tensor = torch.Tensor
 _FAKE, _PROXY = compat.DispatchModeKey.FAKE, compat.DispatchModeKey.PROXY

@@ -20,6 +20,7 @@ import torch
 from torch.fx import traceback as fx_traceback
 
 from trainc.base.errors import NotCompiled, SideEffect
+from trainc.base.patches import patched, replaced
 from trainc.torch import compat
 from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns, writes
 from trainc.torch.capture.averages import Averages
@@ -45,7 +46,6 @@ from trainc.torch.graph.sizes import SYMBOLIC, Symbols
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.watch import suspended
 from trainc.torch.optimizers.updates import Slot
-from trainc.torch.patches import patched, replaced
 from trainc.torch.strided import is_view, span
 from trainc.torch.trust import is_trusted_code
 

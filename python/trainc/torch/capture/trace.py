@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled, SideEffect
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture import checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
@@ -21,7 +22,6 @@ from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, Snapshot
 from trainc.torch.guards.watch import Watched
 from trainc.torch.numbers import Program
-from trainc.torch.patches import patched
 from trainc.torch.trust import is_trusted_file
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture import layouts_of_results, resize
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
-from trainc.torch.patches import patched
 
 _library = torch.library.Library("trainc", "FRAGMENT")
 _library.define("classes(Tensor classes, int num_classes) -> Tensor")

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.compat import compile_lock
-from trainc.torch.patches import patched
 
 LOOK = 0.1  # seconds after which who waits looks whether the other waits for him
 STUCK = 2.0  # seconds in one place after which the other does: on a busy machine it takes some tenths to start a thread

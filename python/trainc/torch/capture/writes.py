@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture.layouts import said
 from trainc.torch.compat import FunctionalTensor
-from trainc.torch.patches import patched
-from trainc.torch.strided import is_apart, is_dense, span
+from trainc.torch.strided import geometry, is_apart, is_dense, is_static, span
 
 _aten = torch.ops.aten
 _SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
@@ -80,7 +80,7 @@ class _Writes:
         """`empty_strided`: with gaps or shared places it is a view of memory without."""
         at = _BY_STRIDES[func]
         sizes, strides = args[at], args[at + 1]
-        if not _is_static((*sizes, *strides)) or 0 in sizes or is_dense(sizes, strides):
+        if not is_static((*sizes, *strides)) or 0 in sizes or is_dense(sizes, strides):
             return self._dispatch(mode, func, types, args, kwargs)
         places = [span(sizes, strides)]
         memory = self._dispatch(mode, func, types, (*args[:at], places, [1], *args[at + 2 :]), kwargs)
@@ -89,11 +89,11 @@ class _Writes:
 
     def _of_memory(self, tensor: Any, sizes: Any, strides: Any, begin: Any = None) -> tuple:
         """`as_strided` of a view with gaps or shared places, as one of its memory, which has none."""
-        if isinstance(tensor, FunctionalTensor) and _is_static(geometry := _geometry(tensor)) and 0 not in tensor.shape:
+        if isinstance(tensor, FunctionalTensor) and is_static(lies := geometry(tensor)) and 0 not in tensor.shape:
             base = self._memory(tensor)
             if base is not None and not is_dense(tensor.shape, tensor.stride()):
-                if begin is None and geometry[-1] != base.storage_offset():
-                    begin = geometry[-1]
+                if begin is None and lies[-1] != base.storage_offset():
+                    begin = lies[-1]
                 return base, sizes, strides, begin  # a place that was given stays one: another call's memory may begin elsewhere
         return tensor, sizes, strides, begin
 
@@ -103,12 +103,12 @@ class _Writes:
         if base is None and compat.is_view(tensor):
             base = compat.base_of(tensor)
         known = compat.is_whole(base) and base is not tensor and base.dtype is tensor.dtype
-        return base if known and _is_static(_geometry(base)) else None
+        return base if known and is_static(geometry(base)) else None
 
     def _plain(self, mode: Any, func: Any, tensor: FunctionalTensor, call: tuple) -> FunctionalTensor | None:
         """The places of `tensor`, as a view of its memory by strides; None where it needs none."""
-        views, geometry = compat.views_of(tensor), _geometry(tensor)
-        apart = not _is_static(geometry) or is_apart(tensor.shape, tensor.stride())
+        views, static = compat.views_of(tensor), is_static(geometry(tensor))
+        apart = not static or is_apart(tensor.shape, tensor.stride())
         if apart and views.isdisjoint(_NOT_UNDONE):
             return None
         sizes, strides, begin = list(tensor.shape), list(tensor.stride()), tensor.storage_offset()
@@ -116,19 +116,15 @@ class _Writes:
             sizes = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
             apart = is_apart(sizes, strides)
         if not apart:
-            if all(_is_static(_geometry(t)) for t in compat.pytree.tree_leaves(call) if isinstance(t, FunctionalTensor)):
+            if all(is_static(geometry(t)) for t in compat.pytree.tree_leaves(call) if isinstance(t, FunctionalTensor)):
                 if (refusal := said(func, *call, together=True)) is not None:
                     raise RuntimeError(refusal)
             raise NotCompiled(f"{func} writes a tensor whose elements share memory", in_pytorch=True)
-        base = self._memory(tensor) if _is_static(geometry) else None
+        base = self._memory(tensor) if static else None
         if base is None:
             raise NotCompiled(f"{func} writes a view whose memory the trace does not know", in_pytorch=True)
         place = None if begin == base.storage_offset() else begin
         return self._dispatch(mode, _aten.as_strided.default, (FunctionalTensor,), (base, sizes, strides, place), {})
-
-
-def _geometry(tensor: torch.Tensor) -> tuple:
-    return (*tensor.shape, *tensor.stride(), tensor.storage_offset())
 
 
 def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
@@ -136,13 +132,9 @@ def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
     for tensor in written:
         if tensor.is_contiguous():
             continue
-        gaps = not _is_static(_geometry(tensor)) or not is_dense(tensor.shape, tensor.stride())
+        gaps = not is_static(geometry(tensor)) or not is_dense(tensor.shape, tensor.stride())
         if gaps or func is not _aten.normal_.default:
             raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
-
-
-def _is_static(numbers: Any) -> bool:
-    return all(type(number) is int for number in numbers)
 
 
 def _written(func: Any, args: tuple, kwargs: dict) -> list[FunctionalTensor]:

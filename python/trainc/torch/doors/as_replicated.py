@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from trainc.base.patches import patched
 from trainc.torch.capture import distributed
 from trainc.torch.joint import stages
-from trainc.torch.patches import patched
 
 
 class _Wrapper:

@@ -18,11 +18,11 @@ import torch
 
 from trainc.base import messages
 from trainc.base.errors import NotCompiled, UserError
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture import turns
 from trainc.torch.capture.averages import Averages
 from trainc.torch.doors.agreement import bound_of, came
-from trainc.torch.patches import patched
 
 # An update of PyTorch's rounds otherwise than a plan's. The difference does not grow: all ranks add the same means to weights.
 APART = (

@@ -24,6 +24,7 @@ from trainc.torch.joint import family
 from trainc.torch.joint.second_order import SECOND
 from trainc.torch.run.executable import NoAddress
 from trainc.torch.run.runner import Runners
+from trainc.torch.strided import is_static
 
 compilations: list[records.Compilation] = []  # of all graphs that came through this door
 
@@ -257,7 +258,7 @@ def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not all(type(n) is int for n in (*value.shape, *value.stride()))
+    return isinstance(value, torch.Tensor) and not is_static((*value.shape, *value.stride()))
 
 
 def _describe(inputs: Sequence[Any]) -> str:

@@ -20,10 +20,10 @@ import torch
 
 from trainc.base import messages
 from trainc.base.errors import UserError
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture import distributed
 from trainc.torch.doors.door import check, compile_objects, compile_optimizer
-from trainc.torch.patches import patched
 
 Module, Optimizer = torch.nn.Module, torch.optim.Optimizer
 

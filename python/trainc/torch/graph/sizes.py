@@ -15,6 +15,7 @@ import torch
 from torch.fx.node import map_aggregate
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import patched
 from trainc.torch import compat, numbers
 from trainc.torch.compat import (
     ConstantSource,
@@ -28,7 +29,6 @@ from trainc.torch.compat import (
     sym_node,
     sympy_interp,
 )
-from trainc.torch.patches import patched
 
 Tensor = torch.Tensor
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

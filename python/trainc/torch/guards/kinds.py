@@ -21,8 +21,8 @@ import numpy
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import REPLACED
 from trainc.torch.guards.code import about
-from trainc.torch.patches import REPLACED
 from trainc.torch.trust import is_pythons, is_trusted_module
 
 # Values that cannot change: they are compared by value. (Floats by their bits: 0.0 is not -0.0, and NaN is itself.)

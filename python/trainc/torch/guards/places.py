@@ -20,11 +20,11 @@ import numpy
 import torch
 
 from trainc.base.errors import UserError
+from trainc.base.patches import MISSING, Name
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards.kinds import contents_of
 from trainc.torch.guards.known_functions import answer_of
 from trainc.torch.numbers import Number
-from trainc.torch.patches import MISSING, Name
 from trainc.torch.strided import is_freed
 
 IGNORED = Name("ignored")

@@ -31,6 +31,7 @@ import numpy
 import torch
 
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import MISSING, programs
 from trainc.torch import compat
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards import known_functions
@@ -80,7 +81,6 @@ from trainc.torch.guards.places import (
     type_version,
 )  # fmt: skip
 from trainc.torch.numbers import original
-from trainc.torch.patches import MISSING, programs
 from trainc.torch.trust import is_pythons, is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model

@@ -17,6 +17,7 @@ import torch
 
 from trainc.base import messages
 from trainc.base.errors import NotCompiled
+from trainc.base.patches import patched
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns, writes
@@ -38,7 +39,6 @@ from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, 
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
 from trainc.torch.joint.storage import beginnings
 from trainc.torch.joint.unread import Unread, hides_rows
-from trainc.torch.patches import patched
 from trainc.torch.run import rerun
 from trainc.torch.run.runner import Runners
 from trainc.torch.strided import is_apart

@@ -19,7 +19,7 @@ import torch
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.graph import wire
-from trainc.torch.strided import is_apart, is_view, part_of
+from trainc.torch.strided import is_apart, is_dense, is_static, is_view, part_of
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -147,20 +147,15 @@ def _part(root: Node, node: Node) -> tuple | None:
 
 
 def _is_static(x: Tensor) -> bool:
-    return all(type(n) is int for n in (*x.shape, *x.stride()))
+    return is_static((*x.shape, *x.stride()))
 
 
 def _gaps(x: Any) -> tuple[torch.Size, tuple[int, ...]] | None:
     """(shape, strides) of a tensor that does not fill its memory, and of which no two elements share a place."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or not _is_static(x) or x.numel() == 0:
         return None
-    reach, dense = 0, True
-    for step, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
-        if step <= reach:
-            return None
-        dense = dense and step == reach + 1
-        reach += step * (size - 1)
-    return None if dense else (x.shape, x.stride())
+    lies = x.shape, x.stride()
+    return lies if is_apart(*lies) and not is_dense(*lies) else None
 
 
 __all__ = ["Outputs", "root_of"]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
+from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.compat import graph_capture
 from trainc.torch.joint import intermediate
-from trainc.torch.patches import patched
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
