@@ -106,7 +106,9 @@ Value updated(Value x, Value update, const std::vector<Value>& starts, Known& kn
     std::vector<const Node*> parts, inner;
     pieces(parts, x, axis, 0, *at);
     pieces(inner, x, axis, *at, extent);
-    parts.push_back(updated(joined(x, inner, axis), update, starts, known).node);
+    std::vector<Value> within = starts;  // along this axis the update is all that is left
+    within[axis] = {x.b, x.b->constant_int(DType::I64, 0)};
+    parts.push_back(updated(joined(x, inner, axis), update, within, known).node);
     pieces(parts, x, axis, *at + extent, x.size(axis) - *at - extent);
     return joined(x, parts, axis);
   }

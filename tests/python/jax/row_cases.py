@@ -7,6 +7,7 @@ XLA's in fp64, or (sums) within `relative` of the greatest one."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -539,6 +540,19 @@ for d in (np.float32, jnp.bfloat16, np.float16, np.int8, np.uint32, np.bool_, np
             (random(40, 7, 5) * 3).astype(d),
             (random(*sizes) * 3).astype(d),
             np.int32(16),
+        )
+
+# along each of its axes, at a place that is known or not, and of one element, some, or the whole
+for known in itertools.product((False, True), repeat=3):
+    for sizes in itertools.product((1, 2, 4), (1, 3, 5), (2, 6)):
+        case(
+            f"dynamic_update_slice/known_{known}_{sizes}",
+            lambda x, u, i, known=known: lax.dynamic_update_slice(
+                x, u, [k if known[axis] else i + k for axis, k in enumerate((1, 3, 2))]
+            ),
+            random(4, 5, 6),
+            random(*sizes),
+            np.int32(0),
         )
 
 # one slice, where it lies and where it does not
