@@ -7,6 +7,7 @@ version of PyTorch fails there first.
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -480,6 +481,20 @@ def caches_parametrizations() -> bool:
 def wants_gradient(output: object) -> bool:
     """Whether a joint graph has a tangent for an output (OutputAliasInfo). PyTorch 2.11 has no flag of its own for that."""
     return getattr(output, "requires_grad_for_backward", output.requires_grad)
+
+
+VIEWS_OF_RESULTS = (  # what a result may be to AOTAutograd that is a view of another one, or of the same memory
+    OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
+    OutputType.alias_of_intermediate_base_is_user_output,
+)  # fmt: skip
+
+
+def no_views(sequence: Any) -> Any:
+    """A ViewMetaSequence (of an output that is made again) without an operation."""
+    found = copy.copy(sequence)
+    if found is not None:
+        found.sequence = []
+    return found
 
 
 def saved_inputs(metadata: ViewAndMutationMeta) -> list[int]:

@@ -65,14 +65,16 @@ def is_freed(tensor: torch.Tensor) -> bool:
 
 
 # Their schemas deny that they give views, so that who writes there is not asked about it.
-_UNSAFE_VIEWS = {torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default}
+UNSAFE_VIEWS = {torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default}
 
 
 def is_view(node: torch.fx.Node) -> bool:
     """Whether an operation gives the memory of its operand."""
-    if node.target in _UNSAFE_VIEWS or getattr(node.target, "is_view", False):
+    if node.target in UNSAFE_VIEWS or getattr(node.target, "is_view", False):
         return True
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-__all__ = ["can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "part_of", "span"]
+__all__ = [
+    "UNSAFE_VIEWS", "can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "part_of", "span",
+]  # fmt: skip

@@ -275,3 +275,156 @@ def test_a_place_in_the_storage_of_an_expanded_argument(door: str) -> None:
     compiled = DOORS[door](module)
     for x in (torch.rand(8), torch.rand(20)[3:11]):
         assert torch.equal(compiled(x), torch.as_strided(x, (8,), (1,), 0) * module.weight[0])
+
+
+LISTS = {
+    "the same twice": lambda y: torch._foreach_mul_([y, y], 3),
+    "parts of one": lambda y: torch._foreach_add_([y[:2], y[1:3]], 1),
+    "one after the other": lambda y: torch._foreach_add_([y[0], y[1], y[2]], [y[1], y[0], y[0]]),
+    "copies": lambda y: torch._foreach_copy_([y[1], y[2], y[3]], [y[0], y[1], y[2]]),
+    "two lists": lambda y: torch._foreach_addcmul_([y[0], y[1]], [y[1], y[0]], [y[2], y[2]]),
+    "numbers": lambda y: torch._foreach_pow_([y[:1], y[0]], [2.0, 3.0]),
+    "apart": lambda y: torch._foreach_mul_([y[:2] * 1, y], 3),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_lists_of_tensors_in_one_memory(door: str, monkeypatch) -> None:
+    """Eager writes one after the other."""
+    monkeypatch.setattr(trainc.config, "fallback", False)
+
+    def program(write):
+        def run(x):
+            y = x * 1
+            write(y)
+            return y, y + 0
+
+        return run
+
+    programs = [program(write) for write in LISTS.values()]
+    x = torch.rand(4, 6) + 1
+    for (got, copied), (name, run) in zip(DOORS[door](Programs(programs))(x), zip(LISTS, programs, strict=True), strict=True):
+        torch.testing.assert_close((got, copied), run(x), msg=name)
+
+
+class InPlace(nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.weight, self.run = nn.Parameter(torch.linspace(0.5, 2, 24).reshape(4, 6)), run
+
+    def forward(self, x):
+        return self.run(x * self.weight)
+
+
+def beside_what_is_dropped(kind):
+    def run(y):
+        z = kind(y)
+        z.add_(1)
+        return z.sin(), y * 2, F.dropout(y, 0.5)
+
+    return run
+
+
+# Where they drop nothing, and convert nothing, eager gives the operand itself.
+ITSELF = {
+    "dropout in evaluation": lambda y: F.dropout(y, 0.3, False),
+    "dropout of none": lambda y: F.dropout(y, 0.0),
+    "alpha": lambda y: F.alpha_dropout(y, 0.3, False),
+    "channels": lambda y: F.dropout2d(y.reshape(1, 4, 6, 1), 0.0),
+    "layer": nn.Dropout(0.3).eval(),
+    "to": lambda y: y.to(torch.float32),
+    "contiguous": lambda y: y.contiguous(),
+    "real": torch.real,
+    "atleast_2d": torch.atleast_2d,
+    "reshape": lambda y: y.reshape(24),
+    "einsum": lambda y: torch.einsum("ij->ji", y),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ITSELF)
+def test_what_gives_its_operand_itself(door: str, kind: str, monkeypatch) -> None:
+    monkeypatch.setattr(trainc.config, "fallback", False)
+    check(InPlace(beside_what_is_dropped(ITSELF[kind])), door)
+
+
+def check(module: nn.Module, door: str) -> None:
+    """Results, where they lie, whether they want a gradient, what is written through one of them, and the gradients."""
+    found = []
+    for way in (lambda module: module, DOORS[door]):
+        torch.manual_seed(1)
+        module.zero_grad()
+        results = way(module)(torch.linspace(-1, 1, 24).reshape(4, 6))
+        sum(((i + 1) * r).square().sum() for i, r in enumerate(results) if r.requires_grad).backward()
+        learn = [r.requires_grad for r in results]
+        values = [r.detach().clone() for r in results]
+        with torch.no_grad():
+            results[-1].mul_(3)
+        found.append(
+            (values, [r.detach().clone() for r in results], module.weight.grad.clone(), learn, [r.stride() for r in results])
+        )
+    torch.testing.assert_close(found[1][:3], found[0][:3])
+    assert found[1][3:] == found[0][3:]
+
+
+def no_grad(of):
+    with torch.no_grad():
+        return of()
+
+
+DETACHED = {
+    "a part": lambda y: (v := y[:, ::2], v.detach()),
+    "a part of it": lambda y: (v := y[:, ::2], v.detach()[:2]),
+    "windows": lambda y: (v := y.unfold(1, 3, 3), v.detach()),
+    "turned": lambda y: (v := y[:, :4].t(), v.detach()),
+    "turned back": lambda y: (v := y[:, :4].t(), v.detach().t()),
+    "flat": lambda y: (v := y.sin(), v.detach().flatten()),
+    "data": lambda y: (v := y.sin(), v.data.t()),
+    "of the same": lambda y: (v := y[1:].sin(), v.detach(), v[0].detach()),
+    "in another shape": lambda y: (v := y[None], y.transpose_(0, 1), v.transpose(1, 1))[::2],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", DETACHED)
+def test_results_that_are_detached_views_of_others(door: str, name: str) -> None:
+    check(InPlace(DETACHED[name]), door)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_views_that_were_made_without_gradients_have_none(door: str) -> None:
+    class Module(InPlace):
+        def forward(self, x):
+            v = (x * self.weight).sin()
+            return v, no_grad(lambda: v.t()), no_grad(lambda: self.weight[:2])
+
+    found = []
+    for way in (lambda module: module, DOORS[door]):
+        module = Module(None)
+        results = way(module)(torch.ones(4, 6))
+        sum((i + 1) * r.sum() for i, r in enumerate(results) if r.requires_grad).backward()
+        found.append(module.weight.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.unsafe_chunk(2)[0].add_(1),
+        lambda y: torch.unsafe_split(y, 2, 1)[1].t().mul_(3),
+        lambda y: (part := y.unsafe_split_with_sizes([1, 3])[0], y.mul_(2), y.add_(part.sum()))[-1],
+        lambda y: torch.ones(2, 12, out=y.view(-1)),
+    ],
+    ids=["chunk", "split", "the whole", "another size"],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_memory_that_a_trace_does_not_know_to_be_shared(door: str, write) -> None:
+    def run(x):
+        y = x * 1
+        write(y)
+        return y, y * 2
+
+    x = torch.rand(4, 6)
+    for got, wanted in zip(DOORS[door](Programs([run]))(x)[0], run(x), strict=True):
+        assert torch.equal(got, wanted)

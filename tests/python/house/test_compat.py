@@ -340,6 +340,29 @@ def test_outputs_say_whether_they_have_a_tangent():
     assert compat.saved_inputs(Metadata) == [1] and compat.saved_inputs(Older) == []
 
 
+def test_views_that_a_result_is_made_again_by():
+    """Where a result says by which views it is made again of another one, that can be another list of views."""
+    told = []
+
+    class Views(torch.nn.Module):
+        def forward(self, x):
+            v = (x * 2)[:, :2].t()
+            return v, v.detach(), v[0]
+
+    def noted(call, *, runtime_metadata, **about):
+        told.extend(runtime_metadata.output_info)
+        return original(call, runtime_metadata=runtime_metadata, **about)
+
+    original = compat.RUNTIME_WRAPPER.original()
+    with patches.patched(*compat.RUNTIME_WRAPPER, noted):
+        compat.aot_module_simplified(
+            Views(), [torch.rand(2, 3, requires_grad=True)], lambda gm, _: compat.boxed(lambda args: gm(*args))
+        )
+    sequences = [info.view_meta_sequence for info in told if info.output_type in compat.VIEWS_OF_RESULTS]
+    assert len(sequences) == 3 and all(each.sequence and not compat.no_views(each).sequence for each in sequences)
+    assert compat.no_views(None) is None
+
+
 def test_dynamo_is_kept_out_and_has_errors_of_its_own():
     assert compat.dynamo_disable(lambda: 3, reason="a test")() == 3
     seen = []

@@ -75,6 +75,14 @@ def _resized(packet: OpOverloadPacket, written_out: Callable[..., torch.Tensor])
 
 
 _cov_of, _combinations_of = torch.ops.aten.cov.default, torch.ops.aten.combinations.default
+_dropout_of = torch.ops.aten.dropout.default
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+    """Where nothing is dropped, eager gives `x` itself: who writes the one writes the other. PyTorch's kernel gives a copy."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    return torch.ops.aten.native_dropout(x, p, train)[0]
 
 
 def _polygamma_in_place(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -124,6 +132,7 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
     """operator -> dispatch key -> the kernel that it takes; None: that of C++"""
     kernels: dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]] = {
         _one_hot_of: {DispatchKey.CompositeImplicitAutograd: _one_hot},
+        _dropout_of: {DispatchKey.CompositeImplicitAutograd: _dropout, DispatchKey.Autograd: _dropout},
         _aten.polygamma_.default: {DispatchKey.Autograd: _polygamma_in_place},
         _aten.bernoulli_.float: {DispatchKey.Autograd: _bernoulli_in_place},
         _cov_of: {DispatchKey.CompositeImplicitAutograd: _cov},

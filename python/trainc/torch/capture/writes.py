@@ -4,11 +4,16 @@ A tensor lies after a write where it lay before, and dropout draws in that order
 result by its own rule (`scores.transpose(1, 2).masked_fill_(mask, 0)`). And a write to a view is undone to one to what it is a
 view of, view by view, which is wrong of two: through `expand`, PyTorch adds what was changed (1e8 + (5 - 1e8) is not 5, and of
 infinity NaN), once for each of the elements that share a place; through `unfold`, what lies between the windows becomes 0. Here
-such a write goes to its places in the memory (`as_strided`). What would be written twice in one place is left to eager."""
+such a write goes to its places in the memory (`as_strided`). What would be written twice in one place is left to eager.
+
+Of lists of tensors (`torch._foreach_mul_`), eager does one element after the other, and a later one may read what an earlier has
+written: the same tensor twice, parts of one. A trace does them all of what was there before; such a call is made of as many."""
 
 from __future__ import annotations
 
 import contextlib
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +24,7 @@ from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture.layouts import said
 from trainc.torch.compat import FunctionalTensor
-from trainc.torch.strided import geometry, is_apart, is_dense, is_static, span
+from trainc.torch.strided import UNSAFE_VIEWS, geometry, is_apart, is_dense, is_static, span
 
 _aten = torch.ops.aten
 _SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
@@ -34,9 +39,9 @@ Dispatch = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def as_eager() -> Iterator[None]:
-    """For the time of a trace."""
-    writes = _Writes(compat.FUNCTIONAL_DISPATCH.original())
+def as_eager(reshaped: list[Any] | None = None) -> Iterator[None]:
+    """For the time of a trace. `reshaped` is told of the operations that have given a tensor another shape in place."""
+    writes = _Writes(compat.FUNCTIONAL_DISPATCH.original(), [] if reshaped is None else reshaped)
 
     def functional(mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return writes.functional(mode, func, types, args, kwargs or {})
@@ -46,10 +51,13 @@ def as_eager() -> Iterator[None]:
 
 
 class _Writes:
-    def __init__(self, dispatch: Dispatch):
-        self._dispatch = dispatch
+    def __init__(self, dispatch: Dispatch, reshaped: list[Any]):
+        self._dispatch, self._reshaped = dispatch, reshaped
         # by storage: what was made to be the memory of tensors with gaps or shared places, which the program made of nothing
         self._memories: dict[int, FunctionalTensor] = {}
+        # by storage: whose memory others look at without the trace's knowing, or who looks at it, and these others
+        self._shared: dict[int, list[FunctionalTensor]] = {}
+        self._stale: dict[int, FunctionalTensor] = {}  # by storage: what would have changed in eager
 
     def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
@@ -57,16 +65,33 @@ class _Writes:
             return self._dispatch(mode, func, types, args, kwargs)
         if func in _BY_STRIDES:
             return self._by_strides(mode, func, types, args, kwargs)
+        if self._stale and not _memories((args, kwargs)).isdisjoint(self._stale):
+            raise NotCompiled(f"{func} reads memory that was written where it was parted by unsafe_split", in_pytorch=True)
         if func is _aten.as_strided.default:
             args = self._of_memory(*args)
-        if not compat.schema_of(func).is_mutable or torch.Tag.inplace_view in func.tags:
+        if func in UNSAFE_VIEWS:
+            return self._unsafe_views(args[0], self._dispatch(mode, func, types, args, kwargs))
+        if torch.Tag.inplace_view in func.tags:
+            self._reshaped.append(func)
+            return self._dispatch(mode, func, types, args, kwargs)
+        if not compat.schema_of(func).is_mutable:
             return self._dispatch(mode, func, types, args, kwargs)
         written, plain = _written(func, args, kwargs), []
+        if len(written) > 1 and (turns := _one_by_one(func, args, kwargs)):
+            if any(tensor.requires_grad for tensor in written):  # eager's gradient knows the last one alone
+                raise NotCompiled(f"{func} writes memory twice that has a gradient", in_pytorch=True)
+            for own_args, own_kwargs in turns:
+                self.functional(mode, func, types, own_args, own_kwargs)
+            return None
+        for tensor in written if self._shared else ():
+            for other in self._shared.get(compat.storage_id(tensor.elem), ()):
+                self._stale[compat.storage_id(other.elem)] = other
         for tensor in written:
             if (other := self._plain(mode, func, tensor, (args, kwargs))) is not None:
                 plain.append((tensor, other))
         if func in _DRAWS:
             _check_drawn(func, written)
+        _check_sizes(func, args, kwargs)
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
         shapes = [tensor.shape for tensor in written]
@@ -75,6 +100,14 @@ class _Writes:
             if tensor.shape == shape:  # `out=` an empty tensor makes it as large as the result, and lays it
                 _lay_as_before(tensor)
         return _exchanged(result, [(other, tensor) for tensor, other in plain]) if plain else result
+
+    def _unsafe_views(self, source: FunctionalTensor, parts: list[FunctionalTensor]) -> list[FunctionalTensor]:
+        """Of operations that give views, and whose schemas deny it (a recurrent cell writes its gates so): for a trace, the parts
+        are tensors of their own. Where one is written, the whole is not as it is in eager, nor they where that is."""
+        self._shared.setdefault(compat.storage_id(source.elem), []).extend(parts)
+        for part in parts:
+            self._shared[compat.storage_id(part.elem)] = [source]
+        return parts
 
     def _by_strides(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """`empty_strided`: with gaps or shared places it is a view of memory without."""
@@ -137,6 +170,34 @@ def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
             raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
 
 
+def _check_sizes(func: Any, args: tuple, kwargs: dict) -> None:
+    """NotCompiled where a result (`out=`) that has elements gets other sizes, as eager does with a warning: in a trace, what else
+    looks at its memory would not know."""
+    names = [argument.name for argument in compat.schema_of(func).arguments if argument.is_out]
+    outs = [kwargs[name] for name in names if isinstance(kwargs.get(name), FunctionalTensor)]
+    if not outs or all(0 in out.shape for out in outs):
+        return
+    given = [leaf for leaf in compat.pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FunctionalTensor)]
+    if not all(is_static(geometry(tensor)) for tensor in given):
+        return
+
+    def meta(value: Any) -> Any:
+        if not isinstance(value, FunctionalTensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    with compat.disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args, kwargs = compat.pytree.tree_map(meta, (args, kwargs))
+        try:
+            func(*args, **kwargs)
+        except Exception:  # what has no such kernel, or is refused: the trace will tell
+            return
+    for name, out in zip(names, outs, strict=False):
+        if 0 not in out.shape and kwargs[name].shape != out.shape:
+            raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
+
+
 def _written(func: Any, args: tuple, kwargs: dict) -> list[FunctionalTensor]:
     found = []
     for i, argument in enumerate(compat.schema_of(func).arguments):
@@ -146,6 +207,31 @@ def _written(func: Any, args: tuple, kwargs: dict) -> list[FunctionalTensor]:
                 if isinstance(tensor, FunctionalTensor) and tensor.layout is torch.strided:
                     found.append(tensor)
     return found
+
+
+def _one_by_one(func: Any, args: tuple, kwargs: dict) -> list[tuple[tuple, dict]] | None:
+    """The calls, of an element of each list, that a call with lists is in eager; None where they may be done at once: none reads
+    or writes what another one writes."""
+    arguments = compat.schema_of(func).arguments
+    first = args[0] if args else None
+    if not isinstance(first, (list, tuple)) or arguments[0].alias_info is None or any(a.is_out for a in arguments):
+        return None
+
+    def of(value: Any, i: int) -> Any:
+        return [value[i]] if isinstance(value, (list, tuple)) and len(value) == len(first) else value
+
+    turns = [
+        (tuple([of(value, i) for value in args]), {name: of(value, i) for name, value in kwargs.items()})
+        for i in range(len(first))
+    ]
+    several = Counter(place for turn in turns for place in _memories(turn))
+    written = {place for turn in turns for place in _memories(_written(func, *turn))}
+    return turns if any(several[place] > 1 for place in written) else None
+
+
+def _memories(tree: Any) -> set[int]:
+    leaves = compat.pytree.tree_leaves(tree)
+    return {compat.storage_id(value.elem) for value in leaves if isinstance(value, FunctionalTensor)}
 
 
 def _exchanged(tree: Any, pairs: list[tuple[Any, Any]]) -> Any:

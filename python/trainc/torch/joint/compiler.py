@@ -8,6 +8,7 @@ primals are saved as they are, or autograd would not see that a weight was chang
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -81,6 +82,8 @@ class Compiler:
         self.verification = verification  # verify.Verification, where calls are looked at
         self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
         self.before_results = 0  # of the graph's outputs: new values of inputs
+        self.reshaped: list[Any] = []  # operations of the trace that gave a tensor another shape in place
+        self.without_history: list[int] = []  # of the graph's outputs: the program's results that autograd knows nothing of
         self.gives_inner = True  # gradients of results that others are made of, to whoever asks for them
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
@@ -155,6 +158,9 @@ class Compiler:
                 own = {i for i in unsaved if not _is_weight(inputs[i])}
             specialization = self._of(inputs)
             *results, arena = specialization.forward(inputs)
+            for i in self.without_history:  # a view of another result would have the history of that
+                if isinstance(results[i], torch.Tensor) and compat.is_view(results[i]):
+                    results[i] = results[i].detach()
             kept = context.held_of(inputs, results, arena)
             if change := specialization.apart.neighbours | context.written | own:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
@@ -368,6 +374,11 @@ def aot_settings(compiler: Compiler):
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         compiler.before_results = len(about["runtime_metadata"].mutated_inp_runtime_indices)
+        if trace_joint:
+            outputs = about["runtime_metadata"].output_info
+            first = compiler.before_results
+            compiler.without_history = [first + i for i, info in enumerate(outputs) if not info.requires_grad]
+            _views_as_eager(outputs, compiler.reshaped)
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _give_tangents_memory(about["runtime_metadata"])
@@ -392,6 +403,24 @@ def aot_settings(compiler: Compiler):
         without_tokens(),
     ):
         yield
+
+
+def _views_as_eager(outputs: list[Any], reshaped: list[Any]) -> None:
+    """AOTAutograd makes results that are views of others again, by the operations that made them of their memory. What is not a
+    view for autograd (`detach()`), it makes of a result that looks the same, to which these have been done. A view that was made
+    without gradients has no history, though it says that it wants one. And where a tensor was given another shape in place, it
+    is not what its views were made of."""
+    for i, info in enumerate(outputs):
+        if info.output_type not in compat.VIEWS_OF_RESULTS:
+            if info.requires_grad and not compat.wants_gradient(info) and info.output_type is compat.OutputType.alias_of_input:
+                outputs[i] = dataclasses.replace(info, requires_grad=False)
+            continue
+        if reshaped:
+            raise NotCompiled(f"results share memory, and {reshaped[0]} gives a tensor another shape", in_pytorch=True)
+        if not info.requires_grad:
+            outputs[i] = dataclasses.replace(info, view_meta_sequence=compat.no_views(info.view_meta_sequence))
+        elif not compat.wants_gradient(info):
+            outputs[i] = dataclasses.replace(info, requires_grad=False)
 
 
 def _give_tangents_memory(metadata: Any) -> None:
@@ -436,7 +465,8 @@ def compile_flat(
     UserError where the memory that `record.limit` allows is not enough."""
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
-        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations), writes.as_eager(), bounded(),
+        recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations),
+        writes.as_eager(compiler.reshaped), bounded(),
     ):  # fmt: skip
         call = compat.aot_module_simplified(
             module,
