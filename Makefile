@@ -156,8 +156,7 @@ conformance: build  ## PyTorch's own tables of operations, modules and optimizer
 architectures: build  ## all architectures of transformers, small, trained compiled and eagerly (ARGS="--only gpt2 --jobs 2"; ARGS=--help)
 	python tests/architectures $(ARGS)
 
-jax-suite: build  ## JAX's own tests, what they jit compiled by us (JAX=CHECKOUT of the installed version's tag; ARGS="--jobs 2"; ARGS=--help)
-	@test -n "$(JAX)" || { echo "make jax-suite JAX=CHECKOUT: of JAX's repository, at the tag jax-v$$(.venv/bin/python -c 'import jax; print(jax.__version__)')"; exit 2; }
+jax-suite: build  ## JAX's own tests, what they jit compiled by us (JAX=CHECKOUT of the installed version's tag, else the cases of JAX's wheel; ARGS="--jobs 2")
 	python tests/jax_suite $(JAX) $(ARGS)
 
 torch-suite: build  ## PyTorch's own tests of a compiler, with trainc in Inductor's place (PYTORCH=CHECKOUT of the installed version's tag; ARGS="--jobs 2")

@@ -34,12 +34,12 @@ class Suite:
     of: tuple[str, ...]  # classes of tests that could be compiled, beside FINDS
 
 
-def parser_of(name: str, told: str, files: tuple[str, ...], what: str) -> argparse.ArgumentParser:
-    """Of the suite in tests/NAME. `told`: its help; `what`: which checkout it wants."""
+def parser_of(name: str, told: str, files: tuple[str, ...], what: str, nargs: str | None = None) -> argparse.ArgumentParser:
+    """Of the suite in tests/NAME. `told`: its help; `what`: which checkout it wants; `nargs`: "?" where it can do without."""
     parser = argparse.ArgumentParser(
         prog=f"python tests/{name}", description=told, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkout", type=Path, help=what)
+    parser.add_argument("checkout", type=Path, nargs=nargs, help=what)
     parser.add_argument("--files", nargs="+", default=files, metavar="NAME", help="of tests, without .py (default: those listed)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only tests whose name holds one of these")
     parser.add_argument("--sample", action="store_true", help="one part of each file: some minutes")

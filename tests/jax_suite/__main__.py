@@ -4,6 +4,7 @@
     python tests/jax_suite CHECKOUT --files lax_test nn_test --cases 3 --jobs 2
     python tests/jax_suite CHECKOUT --files lax_test --only testConvert --out /tmp/some  # tests whose name holds this
     python tests/jax_suite CHECKOUT --resume                                             # go on where it was stopped
+    python tests/jax_suite                                                               # the cases that JAX's wheel holds
 
 Every verdict is a line of OUT as soon as it is known. Exit status 1 where a result is wrong, or a process crashed or hung.
 """
@@ -19,6 +20,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 import suites  # noqa: E402
 
+HARNESSES = "harnesses"  # needs no checkout
 FILES = (
     "lax_test", "lax_numpy_test", "lax_numpy_reducers_test", "lax_numpy_operators_test", "lax_numpy_ufuncs_test",
     "lax_numpy_indexing_test", "lax_numpy_einsum_test", "lax_numpy_vectorize_test", "lax_scipy_test",
@@ -48,12 +50,18 @@ def kind_of(reason: str) -> str:
 
 
 def main() -> int:
-    parser = suites.parser_of("jax_suite", __doc__, FILES, "of JAX's repository, at the tag of the version that is installed")
+    what = "of JAX's repository, at the tag of the version that is installed; without one, only its wheel's cases run"
+    every = (HARNESSES, *FILES)
+    parser = suites.parser_of("jax_suite", __doc__, every, what, nargs="?")
     parser.add_argument("--cases", type=int, default=3, metavar="N", help="that JAX draws of each generated test (default 3)")
     parser.add_argument("--x64", action="store_true", help="with JAX_ENABLE_X64: f64 and i64 are drawn, too")
     args = parser.parse_args()
     os.environ |= {"JAX_NUM_GENERATED_CASES": str(args.cases), "JAX_ENABLE_X64": str(int(args.x64)), "JAX_PLATFORMS": "cpu"}
-    paths = {name: args.checkout / "tests" / f"{name}.py" for name in args.files}
+    if args.checkout is None:
+        if args.files not in (every, [HARNESSES]):
+            parser.error(f"a CHECKOUT is needed for any file but {HARNESSES}")
+        args.files = [HARNESSES]
+    paths = {name: (HERE if name == HARNESSES else args.checkout / "tests") / f"{name}.py" for name in args.files}
     return suites.run_and_tell(SUITE, args, paths, kind_of)
 
 

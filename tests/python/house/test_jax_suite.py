@@ -1,4 +1,4 @@
-"""`make jax-suite` over tests of our own: each of its verdicts, for what it is meant for."""
+"""`make jax-suite`: over tests of our own, each of its verdicts for what it is meant for; and a sample of JAX's cases."""
 
 import json
 import subprocess
@@ -54,15 +54,33 @@ BECOMES = {
 }  # fmt: skip
 
 
+JAX_SUITE = Path(__file__).parents[2] / "jax_suite"
+
+
+def _verdicts(arguments, out):
+    """Of a run, without those of whole parts; and the run."""
+    run = [sys.executable, JAX_SUITE, *arguments, "--out", out]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=900)
+    verdicts = [json.loads(line) for line in out.read_text().splitlines()]
+    return [v for v in verdicts if v["class"] != "group"], done
+
+
+def test_a_sample_of_jax_s_own_cases(tmp_path):
+    pytest.importorskip("jax")
+    verdicts, done = _verdicts(["--sample", "--jobs", "1"], tmp_path / "results.jsonl")
+    told = done.stdout[-3000:] + done.stderr[-2000:]
+    assert done.returncode == 0, told
+    ours = sum(v["class"] in ("compiled", "in parts") for v in verdicts)
+    fell_back = sum(v["class"] == "fell back" for v in verdicts)
+    assert ours > 400 and ours > 0.9 * (ours + fell_back), told
+
+
 def test_each_verdict(tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "small_test.py").write_text(TESTS)
-    out = tmp_path / "results.jsonl"
-    run = [sys.executable, Path(__file__).parents[2] / "jax_suite", tmp_path, "--files", "small_test", "--out", out]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=900)
-    verdicts = [json.loads(line) for line in out.read_text().splitlines()]
-    found = {v["case"].partition(".test_")[2]: v["class"] for v in verdicts if v["class"] != "group"}
+    verdicts, done = _verdicts([tmp_path, "--files", "small_test"], tmp_path / "results.jsonl")
+    found = {v["case"].partition(".test_")[2]: v["class"] for v in verdicts}
     assert found == BECOMES, done.stdout[-3000:] + done.stderr[-2000:]
     assert done.returncode == 1 and "wrong small_test/SmallTest.test_differs" in done.stdout
     assert "fft" in done.stdout
