@@ -22,8 +22,8 @@ class Harnesses(jtu.JaxTestCase):
     """Has methods for each case."""
 
     def compare(self, function: Callable[..., Any], arguments: list[Any]) -> None:
-        """By JAX's tolerance; where that is too narrow for two orders of a sum, by float64: twice XLA's error is allowed. XLA is the
-        truth where a case names dtypes that do not go with float64."""
+        """By JAX's tolerance; where that is too narrow for two orders of a sum, by float64: twice XLA's error is allowed. XLA is
+        the truth where a case names dtypes that do not go with float64."""
         one_by_one = function(*arguments)
         ours = jax.jit(function)(*arguments)
         try:
