@@ -34,7 +34,8 @@ def compile(model, optimizer=None, *, tune="fast", memory=None, fuse_step=False,
     `tune`: "fast" decides by a cost model alone, so that compiling takes seconds; "max" measures how to cut up each matrix
     product and convolution (a minute or so for GPT-2, once: the answers are kept on disk with the plans), which changes no bit,
     and whether PyTorch's own operator is faster, and as accurate against float64, which changes the order of its sums
-    (`trainc.config.framework_calls = False`: not asked; `explain` lists the calls).
+    (`trainc.config.framework_calls = False`: not asked; `explain` lists the calls). On a GPU it measures the algorithms that
+    cuBLASLt has for each large product, and a kernel beside them; they add up in different orders.
 
     `memory`: the most that training may need, as a size ("4GB", or bytes as an int) or as a share (0 to 1) of what it would
     need without: the model's tensors, gradients, optimizer state, the batch, and what the step itself needs. It is met by

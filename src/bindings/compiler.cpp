@@ -28,7 +28,11 @@ template <class F> auto compiling(const compiler::CompileOptions& options, const
   return work();
 }
 
-/// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds; and
+/// Of the library's algorithms for a product, so many are measured.
+constexpr int kMostAlgorithms = 8;
+
+/// `tuner`: variant(text, variants, measure) as compiler::Tuning::choose has it, measure(variant) giving seconds;
+/// way(text, ways, measure) as choose_way; and
 /// framework(text, call, plans), plans being functions that give an Executable: ours, framework, tuned, alone
 /// (compiler::FrameworkCandidate).
 compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
@@ -55,11 +59,28 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
         add("alone", candidate.alone);
     return nb::cast<std::string>(tuner.attr("framework")(candidate.text, candidate.call, plans));
   };
-  const auto seconds = [on = runtime::device(device)](const plan::Kernel& kernel, int64_t extent,
-                                                      const std::vector<int64_t>& arguments) {
+  const auto choose_way = [&tuner](const std::string& text, const std::vector<std::string>& ways,
+                                   const std::function<double(int)>& measure) {
+    nb::gil_scoped_acquire lock;
+    return nb::cast<std::string>(tuner.attr("way")(text, ways, nb::cpp_function([&measure](int way) {
+                                                     nb::gil_scoped_release unlock;
+                                                     return measure(way);
+                                                   })));
+  };
+  const std::shared_ptr<const runtime::Device> on = runtime::device(device);
+  const auto seconds = [on](const plan::Kernel& kernel, int64_t extent, const std::vector<int64_t>& arguments) {
     return on->seconds_of(kernel, extent, arguments);
   };
-  return {seconds, choose, framework};
+  const auto algorithms = [on](const plan::Product& p, int64_t bytes) {
+    return on->algorithms(p, bytes, kMostAlgorithms);
+  };
+  const auto product_seconds = [on](const plan::Product& p, int64_t bytes) { return on->seconds_of(p, bytes); };
+  return {.seconds = seconds,
+          .choose = choose,
+          .algorithms = algorithms,
+          .product_seconds = product_seconds,
+          .choose_way = choose_way,
+          .framework = framework};
 }
 
 /// What all compiling functions are given.
@@ -78,7 +99,8 @@ struct CompileRequest {
     compiler::Job job;
     job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     job.shared = shared;
-    if (!tuner.is_none() && options.target.measures) job.tuning = tuning_of(tuner, device);
+    if (!tuner.is_none() && (options.target.measures || options.target.measures_products))
+      job.tuning = tuning_of(tuner, device);
     job.library_has = [on = runtime::device(device)](const plan::Product& p, int64_t bytes) {
       return on->has_algorithm(p, bytes);
     };

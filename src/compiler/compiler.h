@@ -52,6 +52,14 @@ struct Tuning {
   /// Which of `variants` ways to make the kernel with this text (as variant 0 has it); `measure(variant)` gives its
   /// seconds, infinity for a repetition.
   std::function<int(const std::string& text, int variants, const std::function<double(int variant)>& measure)> choose;
+  /// The library's algorithms for a product, and seconds of a product by the one that it names; `bytes`: of memory that
+  /// it may use. Null: none is measured.
+  std::function<std::vector<std::string>(const plan::Product&, int64_t bytes)> algorithms = {};
+  std::function<double(const plan::Product&, int64_t bytes)> product_seconds = {};
+  /// Which of these ways to compute what `text` says; "" where none could be measured.
+  std::function<std::string(const std::string& text, const std::vector<std::string>& ways,
+                            const std::function<double(int way)>& measure)>
+      choose_way = {};
   /// Whether the framework's operator is to be called: a line for the plan's notes where it is, else "". Null: no
   /// calls.
   std::function<std::string(const FrameworkCandidate&)> framework = {};

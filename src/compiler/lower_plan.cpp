@@ -121,6 +121,7 @@ class PlanBuilder {
       // kernels that plans of several sizes share are not measured for one of these sizes
       kernels.push_back(shared ? std::move(lowered) : tuner.best(g, std::move(lowered)));
     }
+    for (std::string& note : tuner.notes()) plan_.notes.push_back(std::move(note));
     return kernels;
   }
 

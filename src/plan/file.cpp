@@ -18,7 +18,7 @@ namespace trainc::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Buffer, name, space, index, offset, dtype, shape, strides, bytes, over, updated,
                                    bits)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Matrix, dtype, offset, batch_stride, row_stride, column_stride)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32, bias, addend, sums_of)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Product, batch, m, n, k, lhs, rhs, result, tf32, bias, addend, sums_of, algorithm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Step, kind, name, arguments, reads, writes, kernel, parallel_extent, target,
                                    arguments_json, aliases, random, may_draw, p, increment, product, shifts, token,
                                    seconds, guard, guard_value, flops, bytes, origins)
@@ -43,7 +43,7 @@ namespace {
 
 using Magic = char[8];
 constexpr Magic kPlan = {'t', 'r', 'a', 'i', 'n', 'c', 'P', 'L'}, kForeach = {'t', 'r', 'a', 'i', 'n', 'c', 'F', 'E'};
-constexpr uint32_t kVersion = 14;
+constexpr uint32_t kVersion = 15;
 struct Header {
   char magic[8];
   uint64_t version, length, checksum;

@@ -77,6 +77,7 @@ struct Product {
   bool addend = false;  // + addend[m, n], which lies as the result does
   // With one batch and no bias; the operand has its rows (lhs), or columns (rhs), side by side.
   SumsOf sums_of = SumsOf::None;
+  std::string algorithm = {};  // as the library named it, where it was measured to be the fastest; "": its own choice
 };
 struct Step {
   StepKind kind = StepKind::Kernel;
@@ -178,6 +179,7 @@ void verify(const Plan&);
 std::string code_hash(const Kernel&);
 /// One readable text, for dumps and reports; without its last part, the remarks, it says what runs and nothing else.
 std::string print(const Plan&, bool remarks = true);
+std::string print(const Product&);
 /// CBOR with a checksum. Loading throws UserError for what is damaged, truncated, of another kind or version.
 std::string save(const Plan&);
 std::string save(const Foreach&);

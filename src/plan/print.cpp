@@ -49,19 +49,7 @@ std::string what(const Plan& plan, const Step& s) {
       if (s.kernel < 0) return fmt::format("random p={}", s.p);
       return fmt::format("random p={}, kernel {} over {}, increment {}", s.p, plan.kernels.at(s.kernel).name,
                          s.parallel_extent, s.increment);
-    case StepKind::Product: {
-      const Product& p = s.product;
-      const auto matrix = [](const Matrix& x) {
-        return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride,
-                           x.column_stride);
-      };
-      return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}{}{}{}", p.batch, p.m, p.n, p.k,
-                         p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs),
-                         p.bias ? " + bias" : "", p.addend ? " + addend" : "",
-                         p.sums_of == SumsOf::None  ? ""
-                         : p.sums_of == SumsOf::Lhs ? ", sums of lhs"
-                                                    : ", sums of rhs");
-    }
+    case StepKind::Product: return print(s.product);
     case StepKind::Start:
       return fmt::format("start {} {} as token {}, {} s", s.target, s.arguments_json, s.token, s.seconds);
     case StepKind::Wait: return fmt::format("wait for token {}", s.token);
@@ -70,6 +58,19 @@ std::string what(const Plan& plan, const Step& s) {
 }
 
 }  // namespace
+
+std::string print(const Product& p) {
+  const auto matrix = [](const Matrix& x) {
+    return fmt::format("{} +{} [{},{},{}]", name_of(x.dtype), x.offset, x.batch_stride, x.row_stride, x.column_stride);
+  };
+  return fmt::format("product {} x {} x {} x {}{}: {} = {} * {}{}{}{}{}", p.batch, p.m, p.n, p.k,
+                     p.tf32 ? " in tf32" : "", matrix(p.result), matrix(p.lhs), matrix(p.rhs), p.bias ? " + bias" : "",
+                     p.addend ? " + addend" : "",
+                     p.sums_of == SumsOf::None  ? ""
+                     : p.sums_of == SumsOf::Lhs ? ", sums of lhs"
+                                                : ", sums of rhs",
+                     p.algorithm.empty() ? "" : ", by " + p.algorithm);
+}
 
 std::string print(const Plan& plan, bool remarks) {
   std::string text;

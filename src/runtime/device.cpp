@@ -73,6 +73,10 @@ double Device::seconds_of(const plan::Kernel&, int64_t, const std::vector<int64_
   throw InternalError("kernels are not timed on " + description());
 }
 
+double Device::seconds_of(const plan::Product&, int64_t) const {
+  throw InternalError("products are not timed on " + description());
+}
+
 std::shared_ptr<void> HostMemory::allocate(int64_t bytes) const {
   const auto memory = std::make_shared<AlignedMemory>(std::max<int64_t>(bytes, 1));
   return {memory, memory->data()};

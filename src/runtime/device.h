@@ -39,6 +39,13 @@ class Device {
   /// Seconds of a kernel over iterations [0, extent), of arguments of so many bytes each; InternalError where nothing
   /// is timed (Target::measures).
   virtual double seconds_of(const plan::Kernel&, int64_t extent, const std::vector<int64_t>& argument_bytes) const;
+  /// The library's algorithms for a product, its own choice first, that need no more memory beside than so many bytes:
+  /// at most so many (plan::Product::algorithm). Seconds of a product by the one that it names
+  /// (Target::measures_products).
+  virtual std::vector<std::string> algorithms(const plan::Product&, int64_t /*bytes*/, int /*most*/) const {
+    return {};
+  }
+  virtual double seconds_of(const plan::Product&, int64_t bytes) const;
 
  protected:
   /// Of what was made for its target.

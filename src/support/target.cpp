@@ -38,7 +38,8 @@ Target gpu_target(Gpu gpu) {
           .draws_in_kernels = true,
           .has_tf32 = true,
           .has_vendor_products = true,
-          .masks_as_bits = true};
+          .masks_as_bits = true,
+          .measures_products = true};
 }
 
 namespace {

@@ -37,14 +37,15 @@ struct Target {
   bool has_vendor_products = false;  // matrix products of the vendor's library (plan::Product)
 
   // What plans may hold.
-  bool shifts_arguments = false;  // a kernel's arguments may be shifted (plan::Step::shifts)
-  bool writes_in_place = false;   // a kernel's result may lie over its operand
-  bool masks_as_bits = false;     // a mask may take a bit an element
-  bool skips_steps = false;       // a bool of the run may keep a kernel from running (plan::Step::guard)
-  bool fuses_chains = false;      // contractions with rows between them may be one kernel (GroupKind::MatmulChain)
-  bool chunks_losses = false;     // a loss over many classes may be computed some rows at a time
-  bool shares_kernels = false;    // one kernel may serve plans of different sizes
-  bool measures = false;          // kernels can be timed while a plan is compiled: tune="max"
+  bool shifts_arguments = false;   // a kernel's arguments may be shifted (plan::Step::shifts)
+  bool writes_in_place = false;    // a kernel's result may lie over its operand
+  bool masks_as_bits = false;      // a mask may take a bit an element
+  bool skips_steps = false;        // a bool of the run may keep a kernel from running (plan::Step::guard)
+  bool fuses_chains = false;       // contractions with rows between them may be one kernel (GroupKind::MatmulChain)
+  bool chunks_losses = false;      // a loss over many classes may be computed some rows at a time
+  bool shares_kernels = false;     // one kernel may serve plans of different sizes
+  bool measures = false;           // kernels can be timed while a plan is compiled: tune="max"
+  bool measures_products = false;  // the same of the vendor's library's algorithms
 
   bool operator==(const Target&) const = default;
 };

@@ -22,7 +22,7 @@ class StandIn(device.Cuda):
     def __init__(self, seed: int = 0, threads: int = 1024):
         super().__init__(0)
         self.torch = torch.device("cpu")
-        self.seed, self.offset, self.threads = seed, 0, threads
+        self.seed, self.offset, self.held_threads = seed, 0, threads
         self.reads = self.writes = 0
         self.allocated: list[int] = []  # bytes, in order
         self.vendor_product_flops = 0
@@ -42,7 +42,7 @@ class StandIn(device.Cuda):
         self.seed, self.offset = struct.unpack("<QQ", state.numpy().tobytes())
 
     def _threads(self) -> int:
-        return self.threads
+        return self.held_threads
 
     def _name(self) -> str:
         return "stand-in"

@@ -1,4 +1,4 @@
-"""tune="max": contractions are made in the way that is measured to be fastest, on this machine and its threads.
+"""tune="max": contractions are made in the way that is measured to be fastest, on this machine and its threads, or on its GPU.
 
 The compiler says which ways there are and measures them; who wins is decided here, and kept on disk with the plans (cache.py),
 so that a program is measured once. How a kernel is cut up (another register tile, more tasks or fewer, other blocks of rows)
@@ -46,10 +46,51 @@ class Tuner:
         )
         return winner[0]
 
+    def way(self, text: str, ways: list[str], measure: Callable[[int], float]) -> str:
+        """The fastest of these ways to compute what `text` says (the library's algorithms, its own choice first, and a kernel):
+        the stored answer, or that of a race. "" where nothing could be measured, which is not stored. Ways add up in different
+        orders: what is computed again in a process is so by the same one, whether there is a cache or not."""
+        known = (self.options.of_measurements(), text)
+        if _ways.get(known) not in ways:
+            _ways[known] = self._way(text, ways, measure)
+        return _ways[known]
+
+    def _way(self, text: str, ways: list[str], measure: Callable[[int], float]) -> str:
+        try:
+            winner, _ = cache.through(
+                cache.key("way", self.options.of_measurements(), text),
+                lambda about, _: (_known(about["way"], ways), about["seconds"]),
+                lambda: _fastest(ways, measure),
+                lambda found: ({"way": found[0], "seconds": found[1]}, b""),
+            )
+        except _UnmeasuredError:
+            return ""
+        return winner[0]
+
     def framework(self, text: str, call: str, plans: dict[str, Callable[[], Any]]) -> str:
         """Whether an operator of the framework's takes a contraction's place: a line for the plan's notes, or "" where it does
         not."""
         return ""
+
+
+_ways: dict[tuple[CompileOptions, str], str] = {}  # as they were chosen in this process
+
+
+class _UnmeasuredError(Exception):
+    pass
+
+
+def _known(way: str, ways: list[str]) -> str:
+    if way not in ways:
+        raise ValueError(f"the library no longer has the algorithm {way}")
+    return way
+
+
+def _fastest(ways: list[str], measure: Callable[[int], float]) -> tuple[str, dict[str, float]]:
+    winner, seconds = race(len(ways), measure)
+    if "0" not in seconds:  # what the others would be compared to
+        raise _UnmeasuredError
+    return ways[winner], {ways[int(v)]: t for v, t in seconds.items()}
 
 
 def race(variants: int, measure: Callable[[int], float]) -> tuple[int, dict[str, float]]:

@@ -136,6 +136,14 @@ class Cuda(Host):
     def facts(self) -> list[Any]:
         return [self._name(), self._threads()]
 
+    def facts_of_measurements(self) -> list[Any]:
+        """Nothing: the library's algorithms are named with its version."""
+        return []
+
+    def threads(self) -> int:
+        """What is measured does not depend on the host's."""
+        return 1
+
     def temporaries(self, size: int) -> torch.Tensor | None:
         return torch.empty(size, dtype=torch.uint8, device=self.torch) if size else None
 

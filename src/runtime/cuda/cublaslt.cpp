@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "runtime/cuda/cublaslt.h"
 #include "support/error.h"
@@ -42,6 +44,7 @@ constexpr int kMemoryBytes = 1, kReductions = 3, kAlignA = 5, kAlignB = 6, kAlig
 // Sums over parts of k are added up in the type that they were made in, in one order: rounded once, and the same each
 // time. (cublasLtReductionScheme_t: not in place, and not in the type of the result.)
 constexpr uint32_t kInComputeType = 2;
+constexpr int kReductionOf = 3;                          // cublasLtMatmulAlgoConfigAttributes_t: uint32, a scheme
 constexpr Status kNotSupported = 15, kInvalidValue = 7;  // cublasStatus_t
 
 struct Algorithm { uint64_t data[8]; };
@@ -68,6 +71,9 @@ struct LtApi {
   Status (*preference_destroy)(void*);
   Status (*heuristic)(Handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int wanted, Heuristic*,
                       int* found);
+  Status (*check)(Handle, void* desc, void* a, void* b, void* c, void* d, const Algorithm*, Heuristic*);
+  Status (*configured)(const Algorithm*, int attribute, void*, size_t, size_t* written);
+  size_t (*version)();
   Status (*multiply)(Handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
                      void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                      const Algorithm*, void* memory, size_t bytes, void* stream);
@@ -84,6 +90,17 @@ int lowest_alignment(const void* p, int64_t offset = 0) {  // bytes, at most 16
   int a = 16;
   while (address % static_cast<uintptr_t>(a) != 0) a /= 2;
   return a;
+}
+
+/// Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
+/// wherever they lie: its choice depends on it.
+constexpr int64_t kAligned = 256;
+int64_t usable(int64_t bytes) { return std::max<int64_t>(bytes - kAligned, 0); }
+
+int64_t offset_bytes(const CublasLtCall::Matrix& x) { return x.offset * size_of(x.dtype); }
+
+uint32_t alignment(const CublasLtCall::Matrix& x, const void* p) {
+  return static_cast<uint32_t>(lowest_alignment(p, offset_bytes(x)));
 }
 
 }  // namespace
@@ -137,13 +154,78 @@ struct CublasLt::Impl {
     return {std::move(desc), layout(c.a, c.batch), layout(c.b, c.batch), layout(c.d, c.batch)};
   }
 
+  /// Of memory that is not there yet.
+  Problem usual_problem(const CublasLtCall& c) const {
+    const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
+    return problem(c, c.bias || c.sums_a || c.sums_b ? begin : nullptr);
+  }
+
   /// Where the matrices begin: bytes that their addresses are multiples of, at most 16.
   struct Alignments { uint32_t a, b, c, d, vector; };
 
-  /// The library's first choice; nullptr where it has none. Needs: `mutex` held. `bytes`: of memory that it may use.
+  /// That of all memory that begins at multiples of 16 bytes.
+  static Alignments usual(const CublasLtCall& c) {
+    const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
+    const uint32_t d = alignment(c.d, begin);
+    return {alignment(c.a, begin), alignment(c.b, begin), d, d, 16};
+  }
+  static bool at_least(const Alignments& x, const Alignments& y) {
+    return x.a >= y.a && x.b >= y.b && x.c >= y.c && x.d >= y.d && x.vector >= y.vector;
+  }
+
+  /// The one that is named, or the library's first choice; nullptr where it has none. Needs: `mutex` held. `bytes`: of
+  /// memory that it may use.
   const Algorithm* algorithm(const CublasLtCall& c, const Problem& p, const Alignments& at, int64_t bytes) {
     const std::string key = fmt::format("{} {} {} {} {} {} {}", print(c), at.a, at.b, at.c, at.d, at.vector, bytes);
     if (const auto it = known.find(key); it != known.end()) return it->second ? &*it->second : nullptr;
+    std::optional<Algorithm> chosen;
+    if (!c.algorithm.empty() && at_least(at, usual(c))) {
+      chosen = named(c.algorithm, p, bytes);
+    } else if (const std::vector<Heuristic> found = choices(p, at, bytes, 1); !found.empty()) {
+      chosen = found[0].algorithm;
+    }
+    std::optional<Algorithm>& kept = known[key] = chosen;
+    return kept ? &*kept : nullptr;
+  }
+
+  bool adds_in_one_order(const Algorithm& a) const {
+    uint32_t scheme = 0;
+    size_t written = 0;
+    return api.configured(&a, kReductionOf, &scheme, sizeof scheme, &written) == 0 && written == sizeof scheme &&
+           (scheme == 0 || scheme == kInComputeType);
+  }
+
+  /// "130002:1f00...": bytes in hexadecimal digits, without the zeros at the end.
+  std::string name_of(const Algorithm& a) const {
+    std::string name = fmt::format("{}:", api.version());
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&a);
+    size_t count = sizeof a;
+    while (count > 0 && bytes[count - 1] == 0) --count;
+    for (size_t i = 0; i < count; ++i) name += fmt::format("{:02x}", bytes[i]);
+    return name;
+  }
+
+  /// None where another version named it, or this one does not take it for this problem.
+  std::optional<Algorithm> named(std::string_view name, const Problem& p, int64_t bytes) const {
+    const std::string version = fmt::format("{}:", api.version());
+    if (!name.starts_with(version)) return std::nullopt;
+    name.remove_prefix(version.size());
+    Algorithm a{};
+    auto* to = reinterpret_cast<uint8_t*>(&a);
+    if (name.size() % 2 != 0 || name.size() > 2 * sizeof a) return std::nullopt;
+    for (size_t i = 0; i < name.size(); i += 2)
+      if (const auto [end, error] = std::from_chars(&name[i], &name[i] + 2, to[i / 2], 16);
+          error != std::errc() || end != &name[i] + 2)
+        return std::nullopt;
+    Heuristic result{};
+    const Status status = api.check(handle, p.desc.get(), p.a.get(), p.b.get(), p.d.get(), p.d.get(), &a, &result);
+    if (status != 0 || result.state != 0 || result.bytes > static_cast<size_t>(bytes) || !adds_in_one_order(a))
+      return std::nullopt;
+    return a;
+  }
+
+  /// What the library has, in the order in which it expects it to be fast.
+  std::vector<Heuristic> choices(const Problem& p, const Alignments& at, int64_t bytes, int most) const {
     void* made = nullptr;
     check(api.preference_create(&made), "a preference");
     const Described preference = described(made, api.preference_destroy);
@@ -153,15 +235,15 @@ struct CublasLt::Impl {
         {kReductions, kInComputeType}, {kAlignA, at.a}, {kAlignB, at.b}, {kAlignC, at.c}, {kAlignD, at.d}};
     for (const auto& [attribute, value] : settings)
       check(api.preference_set(made, attribute, &value, sizeof value), "what algorithms it may choose");
-    Heuristic best{};
+    std::vector<Heuristic> best(static_cast<size_t>(most));
     int found = 0;
-    const Status status =
-        api.heuristic(handle, p.desc.get(), p.a.get(), p.b.get(), p.d.get(), p.d.get(), made, 1, &best, &found);
-    const bool none = status == kNotSupported || status == kInvalidValue;
-    if (!none) check(status, "choosing an algorithm");
-    std::optional<Algorithm>& chosen = known[key];
-    if (!none && found > 0 && best.state == 0) chosen = best.algorithm;
-    return chosen ? &*chosen : nullptr;
+    const Status status = api.heuristic(handle, p.desc.get(), p.a.get(), p.b.get(), p.d.get(), p.d.get(), made, most,
+                                        best.data(), &found);
+    if (status == kNotSupported || status == kInvalidValue) return {};
+    check(status, "choosing an algorithm");
+    best.resize(static_cast<size_t>(std::clamp(found, 0, most)));
+    std::erase_if(best, [](const Heuristic& h) { return h.state != 0; });
+    return best;
   }
 };
 
@@ -193,33 +275,30 @@ std::unique_ptr<CublasLt> CublasLt::load() {
   find(a.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   find(a.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   find(a.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(a.check, "cublasLtMatmulAlgoCheck");
+  find(a.configured, "cublasLtMatmulAlgoConfigGetAttribute");
+  find(a.version, "cublasLtGetVersion");
   find(a.multiply, "cublasLtMatmul");
   if (!complete || a.create(&impl->handle) != 0) return nullptr;
   return std::unique_ptr<CublasLt>(new CublasLt(std::move(impl)));
 }
 
-namespace {
-
-/// Its memory has to begin at a multiple of 256 bytes; a plan's buffers begin at multiples of 64. It is told one size
-/// wherever they lie: its choice depends on it.
-constexpr int64_t kAligned = 256;
-int64_t usable(int64_t bytes) { return std::max<int64_t>(bytes - kAligned, 0); }
-
-int64_t offset_bytes(const CublasLtCall::Matrix& x) { return x.offset * size_of(x.dtype); }
-
-uint32_t alignment(const CublasLtCall::Matrix& x, const void* p) {
-  return static_cast<uint32_t>(lowest_alignment(p, offset_bytes(x)));
+bool CublasLt::has_algorithm(const CublasLtCall& c, int64_t bytes) {
+  const Impl::Problem problem = impl_->usual_problem(c);
+  std::lock_guard lock(impl_->mutex);
+  return impl_->algorithm(c, problem, Impl::usual(c), usable(bytes));
 }
 
-}  // namespace
-
-bool CublasLt::has_algorithm(const CublasLtCall& c, int64_t bytes) {
-  const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
-  const bool vector = c.bias || c.sums_a || c.sums_b;
-  const Impl::Problem problem = impl_->problem(c, vector ? begin : nullptr);
+std::vector<std::string> CublasLt::algorithms(const CublasLtCall& c, int64_t bytes, int most) {
+  const Impl::Problem problem = impl_->usual_problem(c);
   std::lock_guard lock(impl_->mutex);
-  const uint32_t d = alignment(c.d, begin);
-  return impl_->algorithm(c, problem, {alignment(c.a, begin), alignment(c.b, begin), d, d, 16}, usable(bytes));
+  std::vector<std::string> names;
+  for (const Heuristic& h : impl_->choices(problem, Impl::usual(c), usable(bytes), most)) {
+    std::string name = impl_->name_of(h.algorithm);
+    // it is asked of it again as a plan is loaded
+    if (impl_->named(name, problem, usable(bytes))) names.push_back(std::move(name));
+  }
+  return names;
 }
 
 void CublasLt::multiply(const CublasLtCall& c, const Factors& f, Stream stream) {

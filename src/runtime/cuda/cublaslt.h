@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "plan/plan.h"
 #include "runtime/cuda/driver.h"
@@ -21,6 +22,7 @@ struct CublasLtCall {
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
   bool tf32 = false, bias = false, adds_c = false, sums_a = false, sums_b = false;
+  std::string algorithm = {};  // one of CublasLt::algorithms; "": the library's choice
 };
 
 /// Its d is the transpose of our result, which has its rows side by side: so `a` is our rhs, and `b` our lhs.
@@ -41,8 +43,13 @@ class CublasLt {
   /// loader finds.
   static std::unique_ptr<CublasLt> load();
   ~CublasLt();
-  /// Whether it has an algorithm, in memory that begins at multiples of 16 bytes; `bytes`: of memory that it may use.
+  /// Whether it has an algorithm, or the one that is named, in memory that begins at multiples of 16 bytes; `bytes`: of
+  /// memory that it may use.
   bool has_algorithm(const CublasLtCall&, int64_t bytes);
+  /// At most so many that it has for the same, its choice first: its version, and what it knows them by. Each adds up
+  /// in one order, and rounds once.
+  std::vector<std::string> algorithms(const CublasLtCall&, int64_t bytes, int most);
+  /// By the algorithm that is named where memory begins as it was asked for; by the library's choice where it does not.
   void multiply(const CublasLtCall&, const Factors&, Stream);
 
  private:

@@ -12,6 +12,7 @@ namespace trainc::runtime::cuda {
 
 CublasLtCall cublaslt_call(const plan::Product& p) {
   CublasLtCall call{.a = {}, .b = {}, .d = {}, .batch = p.batch, .tf32 = p.tf32, .bias = p.bias, .adds_c = p.addend};
+  call.algorithm = p.algorithm;
   // Our rows x columns, transposed: rows side by side are cuBLASLt's columns as they lie, columns side by side are
   // to be transposed back.
   const auto column_major = [](const plan::Matrix& x, int64_t rows, int64_t columns, bool& transpose) {
@@ -49,12 +50,13 @@ std::string print(const CublasLtCall& c) {
     return fmt::format("{} {}[{} x {}, leading {}, batch {}, offset {}]{}", name, name_of(x.dtype), x.rows, x.columns,
                        x.leading, x.batch_stride, x.offset, transpose ? " transposed" : "");
   };
-  return fmt::format("multiply {} batches{}: {}, {}, {}{}{}{}", c.batch, c.tf32 ? " in tf32" : "",
+  return fmt::format("multiply {} batches{}: {}, {}, {}{}{}{}{}", c.batch, c.tf32 ? " in tf32" : "",
                      matrix("a", c.a, c.transpose_a), matrix("b", c.b, c.transpose_b), matrix("d", c.d, false),
                      c.adds_c ? ", + c" : "", c.bias ? ", + bias" : "",
                      c.sums_a   ? ", sums of a"
                      : c.sums_b ? ", sums of b"
-                                : "");
+                                : "",
+                     c.algorithm.empty() ? "" : ", by " + c.algorithm);
 }
 
 namespace {

@@ -60,6 +60,7 @@ DriverApi load_api() {
   find(a.event_record, "cuEventRecord");
   find(a.event_query, "cuEventQuery");
   find(a.event_destroy, "cuEventDestroy_v2");
+  find(a.event_elapsed, "cuEventElapsedTime");
   find(a.stream_wait_event, "cuStreamWaitEvent");
   return a;
 }

@@ -49,6 +49,7 @@ struct DriverApi {
   Status (*event_record)(void*, Stream);
   Status (*event_query)(void*);
   Status (*event_destroy)(void*);
+  Status (*event_elapsed)(float* milliseconds, void* start, void* end);
   Status (*stream_wait_event)(Stream, void*, unsigned flags);
 };
 

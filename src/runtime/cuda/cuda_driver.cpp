@@ -169,12 +169,39 @@ class CudaDriver : public Driver {
     if (waits_) check(api_.stream_wait(stream), "running it");
   }
 
+  std::vector<std::string> algorithms(const plan::Product& p, int64_t bytes, int most) const override {
+    if (cublaslt() == nullptr) return {};
+    const Entered in(*this);
+    return asking_library(nullptr, [&] { return cublaslt()->algorithms(cublaslt_call(p), bytes, most); });
+  }
+  double seconds(const std::function<void(Stream)>& queue) override {
+    const Entered in(*this);
+    check(api_.context_wait(), "waiting for the device");
+    Stream stream = nullptr;  // of our own: nothing else is queued on it
+    check(api_.stream_create(&stream, kNonBlocking), "a stream to measure on");
+    const std::unique_ptr<void, Status (*)(Stream)> held(stream, api_.stream_destroy);
+    using Event = std::unique_ptr<void, Status (*)(void*)>;
+    constexpr unsigned kTiming = 0;
+    const Event start(new_event(kTiming), api_.event_destroy), end(new_event(kTiming), api_.event_destroy);
+    float milliseconds = 0;
+    try {
+      check(api_.event_record(start.get(), stream), "starting its clock");
+      queue(stream);
+      check(api_.event_record(end.get(), stream), "stopping its clock");
+      check(api_.stream_wait(stream), "waiting for what is measured");
+      check(api_.event_elapsed(&milliseconds, start.get(), end.get()), "reading its clock");
+    } catch (...) {
+      api_.stream_wait(stream);  // what was queued uses memory that is the caller's
+      throw;
+    }
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
   Graph record(const std::vector<GraphNode>& nodes) override {
     const Entered in(*this);
     const auto multiplies = [](const GraphNode& n) { return std::holds_alternative<Multiplication>(n); };
     if (std::ranges::any_of(nodes, multiplies)) require(cublaslt() != nullptr, "a product without cuBLASLt");
     Stream stream = nullptr;  // of our own: the framework's may be the default one, which cannot be captured
-    constexpr unsigned kNonBlocking = 1;
     constexpr int kRelaxed = 2;
     check(api_.stream_create(&stream, kNonBlocking), "a stream to record on");
     const std::unique_ptr<void, Status (*)(Stream)> held(stream, api_.stream_destroy);
@@ -215,6 +242,7 @@ class CudaDriver : public Driver {
 
  private:
   static constexpr Status kNotReady = 600;
+  static constexpr unsigned kNonBlocking = 1, kNoTiming = 2;
 
   std::string words_of(Status status) const {
     const char* text = nullptr;
@@ -274,10 +302,9 @@ class CudaDriver : public Driver {
     void* copied;
   };
 
-  void* new_event() {
-    constexpr unsigned kNoTiming = 2;
+  void* new_event(unsigned flags = kNoTiming) {
     void* event = nullptr;
-    check(api_.event_create(&event, kNoTiming), "an event");
+    check(api_.event_create(&event, flags), "an event");
     return event;
   }
 

@@ -2,8 +2,10 @@
 // pointers. Includes: plan.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -94,6 +96,14 @@ class Driver {
   /// `bytes`: what it may use beside.
   virtual bool has_algorithm(const plan::Product&, int64_t /*bytes*/) const { return multiplies(); }
   virtual void multiply(const plan::Product&, const Factors&, Stream) = 0;
+  /// Its algorithms for this one, under the same conditions: at most so many, its own choice first, by the names that
+  /// plan::Product::algorithm takes. `product.algorithm` is not looked at.
+  virtual std::vector<std::string> algorithms(const plan::Product&, int64_t /*bytes*/, int /*most*/) const {
+    return {};
+  }
+  /// Seconds that the device takes, by its own clock, for what `queue` queues on the stream that it is given: when all
+  /// that was queued before is done. Waits.
+  virtual double seconds(const std::function<void(Stream)>& queue) = 0;
   /// Whether each launch is waited for (CUDA_LAUNCH_BLOCKING=1): no graph is recorded then, so that what fails has a
   /// name.
   virtual bool waits() const { return false; }
@@ -131,7 +141,11 @@ class NullDriver : public Driver {
   void copy(void* to, const void* from, int64_t bytes, Stream) override;
   void launch(const Launch&, Stream) override;
   bool multiplies() const override { return true; }
+  bool has_algorithm(const plan::Product&, int64_t bytes) const override;
   void multiply(const plan::Product&, const Factors&, Stream) override;
+  std::vector<std::string> algorithms(const plan::Product&, int64_t bytes, int most) const override;
+  /// By the script below.
+  double seconds(const std::function<void(Stream)>& queue) override;
   Graph record(const std::vector<GraphNode>&) override;
   void run(Graph, Stream) override;
   void release_graph(Graph) override;
@@ -140,8 +154,17 @@ class NullDriver : public Driver {
   std::vector<Launch> launched;    // in order, those of graphs too
   int64_t held = 0;                // allocations, kernels and graphs that are not released
   int64_t fail_at = -1;            // the launch of this number is refused, as a driver would
+  // the library's algorithms, and what its clock says of a product by each, and of a launch
+  std::vector<std::pair<std::string, double>> scripted = {{"first", 3e-3}, {"second", 1e-3}, {"third", 2e-3}};
+  double seconds_of_a_launch = 4e-3;
+
+ protected:
+  /// The scripted clock goes on by what a product, or a launch, takes.
+  void pass(const plan::Product&);
+  void pass() { clock_ += seconds_of_a_launch; }
 
  private:
+  double clock_ = 0;
   std::string architecture_;
 };
 

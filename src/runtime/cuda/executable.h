@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/measure.h"
 #include "runtime/device.h"
 
 namespace trainc::runtime::cuda {
@@ -53,6 +54,16 @@ class CudaDevice : public Device {
   std::string target() const override { return driver_->architecture(); }
   bool multiplies() const override { return driver_->multiplies(); }
   bool has_algorithm(const plan::Product& p, int64_t bytes) const override { return driver_->has_algorithm(p, bytes); }
+  std::vector<std::string> algorithms(const plan::Product& p, int64_t bytes, int most) const override {
+    return driver_->algorithms(p, bytes, most);
+  }
+  double seconds_of(const plan::Kernel& kernel, int64_t extent,
+                    const std::vector<int64_t>& argument_bytes) const override {
+    return cuda::seconds_of(*driver_, kernel, extent, argument_bytes);
+  }
+  double seconds_of(const plan::Product& p, int64_t bytes) const override {
+    return cuda::seconds_of(*driver_, p, bytes);
+  }
   std::shared_ptr<void> allocate(int64_t bytes) const override;
   void copy_in(void* device, const void* host, int64_t bytes) const override {
     driver_->load_data(device, host, bytes);

@@ -1,6 +1,7 @@
 // Memory is the host's, kernels are their names, graphs are lists.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -60,12 +61,33 @@ void NullDriver::launch(const Launch& l, Stream) {
   if (fail_at == static_cast<int64_t>(launched.size())) throw InternalError("CUDA: out of resources (701)");
   calls.push_back(fmt::format("launch {} {} x {}", *static_cast<std::string*>(l.function), l.blocks, l.threads));
   launched.push_back(l);
+  pass();
 }
 void NullDriver::multiply(const plan::Product& p, const Factors& f, Stream) {
   require(f.lhs && f.rhs && f.result && f.memory && f.bytes > 0 && (f.bias != nullptr) == p.bias &&
               (f.addend != nullptr) == p.addend && (f.sums != nullptr) == (p.sums_of != plan::SumsOf::None),
           "a product lacks something");
   calls.push_back(print(cublaslt_call(p)));
+  pass(p);
+}
+bool NullDriver::has_algorithm(const plan::Product& p, int64_t) const {
+  const auto named = [&](const auto& s) { return s.first == p.algorithm; };
+  return p.algorithm.empty() || std::ranges::any_of(scripted, named);
+}
+std::vector<std::string> NullDriver::algorithms(const plan::Product&, int64_t, int most) const {
+  std::vector<std::string> names;
+  for (const auto& [name, seconds] : scripted)
+    if (static_cast<int>(names.size()) < most) names.push_back(name);
+  return names;
+}
+double NullDriver::seconds(const std::function<void(Stream)>& queue) {
+  clock_ = 0;
+  queue(nullptr);
+  return clock_;
+}
+void NullDriver::pass(const plan::Product& p) {
+  for (const auto& [name, seconds] : scripted)
+    if (name == p.algorithm) clock_ += seconds;
 }
 Graph NullDriver::record(const std::vector<GraphNode>& nodes) {
   calls.push_back(fmt::format("record {}", nodes.size()));

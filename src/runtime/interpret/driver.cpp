@@ -36,6 +36,7 @@ void InterpretedDriver::copy(void* to, const void* from, int64_t bytes, Stream s
 
 void InterpretedDriver::launch(const Launch& l, Stream stream) {
   streams.insert(stream);
+  pass();
   const auto& nest = *static_cast<const loop::LoopNest*>(l.function);
   void* const* table = static_cast<void* const*>(l.table);
   const bool foreach = l.tensors > 0;
@@ -56,6 +57,7 @@ void InterpretedDriver::launch(const Launch& l, Stream stream) {
 void InterpretedDriver::multiply(const plan::Product& p, const cuda::Factors& f, Stream stream) {
   streams.insert(stream);
   cuda::run_on_host(cuda::cublaslt_call(p), f);
+  pass(p);
   ++launches;
 }
 

@@ -181,6 +181,84 @@ TEST_F(CheckedDriver, AnEpilogueThatTheLibraryHasNoAlgorithmForIsAKernel) {
   EXPECT_EQ(checking.live(), "");
 }
 
+plan::Product product_of(const plan::Plan& plan) { return plan.steps.at(0).product; }
+
+plan::Plan large_product_plan() {
+  compiler::CompileOptions options = testing::device_options(false);
+  options.vendor_product_flops = 1;
+  return compiler::compile(testing::copy_of(large_product()), "product", options);
+}
+
+TEST_F(CheckedDriver, AlgorithmsAreNamedMeasuredAndAskedForAgain) {
+  constexpr int64_t kBytes = 1 << 20;
+  plan::Plan plan = large_product_plan();
+  plan::Product product = product_of(plan);
+  {
+    const auto driver = runtime::cuda::load_cuda_driver(0);
+    // not the third, which adds up in whatever order
+    EXPECT_THAT(driver->algorithms(product, kBytes, 8), ::testing::ElementsAre("130002:01", "130002:02"));
+    EXPECT_THAT(driver->algorithms(product, kBytes, 1), ::testing::ElementsAre("130002:01"));
+    const auto seconds = [&](const char* name) {
+      product.algorithm = name;
+      return runtime::cuda::seconds_of(*driver, product, kBytes);
+    };
+    EXPECT_NEAR(seconds("130002:01"), 3e-3 / 4, 1e-9);  // four runs a round
+    EXPECT_NEAR(seconds("130002:02"), 1e-3 / 4, 1e-9);
+    for (const char* name : {"130002:03", "130002:04", "130001:02", "130002:0", "130002:xy", "130002", "02"}) {
+      product.algorithm = name;
+      EXPECT_FALSE(driver->has_algorithm(product, kBytes)) << name;
+      EXPECT_THROW(runtime::cuda::seconds_of(*driver, product, kBytes), InternalError) << name;
+    }
+    // A plan's product is made by it, but for memory that begins elsewhere than it was asked for.
+    plan.steps[0].product.algorithm = "130002:02";
+    runtime::cuda::CudaExecutable executable(plan::load(plan::save(plan)), driver);
+    const int64_t matrix = 64 * 64 * 4;
+    std::vector<uint8_t> memory(static_cast<size_t>(5 * matrix + plan.temp_bytes));
+    auto* begin = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256);
+    for (const auto& [shift, algorithm] : {std::pair(0, uint64_t{2}), {4, 1}}) {
+      runtime::Call call;
+      call.inputs = {begin + shift, begin + matrix, begin + matrix}, call.outputs = {begin + 2 * matrix};
+      call.temp = begin + 3 * matrix;
+      executable.run(call);
+      EXPECT_EQ(checking.function<uint64_t()>("checking_algorithm")(), algorithm) << shift;
+    }
+    driver->synchronize();
+    checking.function<void(uint64_t)>("checking_algorithms")(1);
+    const auto later = runtime::cuda::load_cuda_driver(0);
+    EXPECT_THAT([&] { runtime::cuda::CudaExecutable(plan, later); },
+                ::testing::ThrowsMessage<UserError>(HasSubstr("has no algorithm for it: compile it again")));
+  }
+  EXPECT_EQ(checking.findings(), "");
+  EXPECT_EQ(checking.live(), "");
+}
+
+TEST_F(CheckedDriver, WhateverFailsAsItIsMeasuredNothingIsLeftBehind) {
+  const plan::Plan plan = large_product_plan();
+  plan::Product product = product_of(plan);
+  product.algorithm = "130002:02";
+  compiler::CompileOptions kernels = testing::device_options(false);
+  const plan::Plan kernel = compiler::compile(testing::copy_of(large_product()), "kernel", kernels);
+  for (int64_t n = 0;; ++n) {
+    checking.reset(n, 2);
+    std::string said;
+    try {
+      const auto driver = runtime::cuda::load_cuda_driver(0);
+      runtime::cuda::seconds_of(*driver, product, 1 << 20);
+      runtime::cuda::seconds_of(*driver, kernel.kernels.at(0), kernel.steps.at(0).parallel_extent,
+                                {64 * 64 * 4, 64 * 64 * 4, 64 * 64 * 4, 64 * 4});
+    } catch (const std::exception& e) { said = e.what(); }
+    const bool failed = checking.calls() > n;
+    EXPECT_EQ(checking.findings(), "") << "call " << n << ": " << said;
+    EXPECT_EQ(checking.live(), "") << "call " << n << ": " << said;
+    if (HasFailure()) return;
+    if (!failed) {
+      EXPECT_GT(n, 100);
+      EXPECT_EQ(said, "");
+      return;
+    }
+  }
+}
+
 TEST_F(CheckedDriver, WhateverCallFailsNothingIsLeftBehind) {
   Step step;
   for (int64_t n = 0;; ++n) {

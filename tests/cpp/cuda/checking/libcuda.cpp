@@ -43,6 +43,8 @@ struct State {
   std::map<void*, std::vector<std::shared_ptr<Work>>> captures;  // streams that are captured
   std::map<void*, std::vector<std::shared_ptr<Work>>> graphs;    // graphs, and those that are instantiated
   uint32_t refused_epilogues = 0;                                // what products may not do beside
+  uint64_t algorithms = 3;                                       // that the library has: 1, 2, ...
+  uint64_t algorithm = 0;                                        // of the last product
   std::map<const void*, uint32_t> epilogues;                     // of a product's description
   std::map<const void*, void*> vectors;
   std::vector<std::string> findings;
@@ -196,11 +198,16 @@ void checking_reset(int64_t fail_at, Status failure) {
   for (auto& [p, bytes] : s.memory) std::free(const_cast<void*>(p));
   s.memory.clear();
   s.calls = 0, s.fail_at = fail_at, s.failure = failure, s.lost = false, s.refused_epilogues = 0;
+  s.algorithms = 3, s.algorithm = 0;
   std::fill(std::begin(s.contexts), std::end(s.contexts), 0);
   current.clear();
 }
 /// Of cublasLtEpilogue_t's bits: those that no algorithm has.
 void checking_refuse_epilogues(uint32_t bits) { state().refused_epilogues = bits; }
+/// The library has the algorithms 1 ... count; the third adds up in place, in whatever order.
+void checking_algorithms(uint64_t count) { state().algorithms = count; }
+/// That the last product was made by.
+uint64_t checking_algorithm() { return state().algorithm; }
 /// Joined by "; ".
 const char* checking_findings() {
   static std::string all;
@@ -486,6 +493,18 @@ Status cuEventDestroy_v2(void* event) {
   state().events.erase(event);
   return 0;
 }
+Status cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+  const Call call("cuEventElapsedTime");
+  if (call.status) return call.status;
+  for (void* event : {start, end}) {
+    if (const Status s = use("cuEventElapsedTime", event, "event")) return s;
+    const auto& w = state().events[event];
+    if (w && !w->done) return kNotReady;
+  }
+  // of what was queued between them: the second algorithm is the quickest
+  *milliseconds = state().algorithm == 2 ? 1.0f : 3.0f;
+  return 0;
+}
 Status cuStreamWaitEvent(void* stream, void* event, unsigned) {
   const Call call("cuStreamWaitEvent");
   if (call.status) return call.status;
@@ -537,18 +556,34 @@ struct Heuristic {
   float waves;
   int reserved[4];
 };
-Status cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, void*, void*, int, Heuristic* best,
+Status cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, void*, void*, int wanted, Heuristic* best,
                                       int* found) {
   const Call call("cublasLtMatmulAlgoGetHeuristic");
   *best = {}, *found = 0;
   if (call.status) return 14;
   const auto epilogue = state().epilogues.find(desc);
   if (epilogue != state().epilogues.end() && (epilogue->second & state().refused_epilogues)) return 15;
-  *found = 1;
+  for (*found = 0; *found < std::min(wanted, static_cast<int>(state().algorithms)); ++*found)
+    best[*found] = {}, best[*found].algorithm[0] = static_cast<uint64_t>(*found) + 1;
+  return 0;
+}
+size_t cublasLtGetVersion() { return 130002; }
+Status cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void*, const uint64_t* algorithm, Heuristic* result) {
+  const Call call("cublasLtMatmulAlgoCheck");
+  *result = {};
+  return call.status ? 14 : algorithm[0] >= 1 && algorithm[0] <= state().algorithms ? 0 : 15;
+}
+Status cublasLtMatmulAlgoConfigGetAttribute(const uint64_t* algorithm, int attribute, void* value, size_t bytes,
+                                            size_t* written) {
+  if (attribute != 3 || bytes != 4)
+    find(text("cublasLtMatmulAlgoConfigGetAttribute: ", std::to_string(bytes), " bytes for attribute ",
+              std::to_string(attribute)));
+  const uint32_t scheme = algorithm[0] == 3 ? 1 : algorithm[0] == 2 ? 2 : 0;
+  std::memcpy(value, &scheme, sizeof scheme), *written = sizeof scheme;
   return 0;
 }
 Status cublasLtMatmul(void*, void* desc, const void*, const void*, void*, const void*, void*, const void*, const void*,
-                      void*, void*, void*, const uint64_t*, void* memory, size_t, void* stream) {
+                      void*, void*, void*, const uint64_t* algorithm, void* memory, size_t, void* stream) {
   const Call call("cublasLtMatmul");
   if (call.status) return 14;
   const auto epilogue = state().epilogues.find(desc);
@@ -556,6 +591,7 @@ Status cublasLtMatmul(void*, void* desc, const void*, const void*, void*, const 
   if (wants != (state().vectors[desc] != nullptr))
     find("cublasLtMatmul: an epilogue and its vector do not go together");
   if (reinterpret_cast<uintptr_t>(memory) % 256) find("cublasLtMatmul: workspace at no multiple of 256 bytes");
+  state().algorithm = algorithm[0];
   queue(stream, {"a product", {}, {}, [](const Work&) {}, false, nullptr});
   return use_stream("cublasLtMatmul", stream);
 }
