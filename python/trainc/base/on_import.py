@@ -41,7 +41,7 @@ class _Finder:
 
         def exec_module(module: Any) -> None:
             run(module)
-            if self in sys.meta_path:
+            if module.__name__ == name and self in sys.meta_path:  # an archive has one loader for all of its modules
                 sys.meta_path.remove(self)
                 self._action(module)
 

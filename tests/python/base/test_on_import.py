@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import zipfile
 
 import pytest
 
@@ -51,6 +52,27 @@ def test_a_module_that_fails_may_be_imported_again(module, monkeypatch):
     monkeypatch.delattr(sys, "awaited_fails")
     importlib.import_module(module)
     assert seen == [True]
+
+
+def test_of_an_archive_it_is_the_module_itself(tmp_path, monkeypatch):
+    """All modules of an archive have one loader."""
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("packed/__init__.py", "import packed.part, beside\nready = True\n")
+        archive.writestr("packed/part.py", "")
+        archive.writestr("beside.py", "")
+    monkeypatch.syspath_prepend(tmp_path / "all.zip")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    seen = []
+    when_imported("packed", lambda found: seen.append((found.__name__, found.ready)))
+    try:
+        assert importlib.util.find_spec("packed") is not None
+        importlib.import_module("beside")
+        assert not seen
+        importlib.import_module("packed")
+        assert seen == [("packed", True)]
+    finally:
+        for name in ("packed", "packed.part", "beside"):
+            sys.modules.pop(name, None)
 
 
 def test_what_is_not_there_is_not_found(monkeypatch):
