@@ -65,10 +65,16 @@ def _check_beside(got: np.ndarray, wanted: np.ndarray, exact: np.ndarray) -> Non
     np.testing.assert_array_less(np.abs(got - exact), allowed + 1e-300)
 
 
+def _skip(self: Harnesses, case: test_harnesses.Harness) -> None:
+    if not case.filter("cpu"):
+        self.skipTest("JAX itself has no such thing on a CPU")
+    if case.group_name == "sort" and not case.params["is_stable"] and case.params["num_arrays"] > 1:
+        self.skipTest("which of equal keys comes first is left open, and what goes along with them")
+
+
 def _test_of(case: test_harnesses.Harness) -> Callable[[Harnesses], None]:
     def test(self: Harnesses) -> None:
-        if not case.filter("cpu"):
-            self.skipTest("JAX itself has no such thing on a CPU")
+        _skip(self, case)
         self.compare(case.dyn_fun, case.dyn_args_maker(self.rng()))
 
     return test
@@ -76,8 +82,7 @@ def _test_of(case: test_harnesses.Harness) -> Callable[[Harnesses], None]:
 
 def _gradients_of(case: test_harnesses.Harness) -> Callable[[Harnesses], None]:
     def test(self: Harnesses) -> None:
-        if not case.filter("cpu"):
-            self.skipTest("JAX itself has no such thing on a CPU")
+        _skip(self, case)
         arguments = case.dyn_args_maker(self.rng())
         floats = [i for i, x in enumerate(arguments) if getattr(x, "dtype", None) == np.float32]
 
