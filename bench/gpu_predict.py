@@ -1,13 +1,14 @@
 """What a training step should take on a GPU, kernel by kernel, from the description of the device. No GPU is needed, and nothing
 is measured: plans are made for one, and what each of their steps computes and moves is known.
 
-    python bench/gpu_predict.py [--cases gpt2 llama] [--precisions bf16] [--device H200] [--kernels 12]
+    python bench/gpu_predict.py [--cases gpt2 llama] [--precisions bf16] [--device H200] [--kernels 12] [--own-products]
 
 Models and batches are `make bench-cuda`'s. A step of a plan takes as long as its FLOPs at 0.75 of the device's peak, or its bytes
-at 0.85 of its bandwidth ("roofline"; a gather is taken to read all that it picks from). "As built" has three things more. Kernels
+at 0.85 of its bandwidth ("roofline"; a gather is taken to read all that it picks from). "As built" has four things more. Kernels
 of few threads cannot have that much memory in flight: what they ask for at a time (16 bytes a thread) is divided by its latency.
 Products whose rows begin at no multiple of 16 bytes are taken for slower. Each thread of a scatter that is dealt by
-place walks over the places of its sources.
+place walks over the places of its sources. Contractions by kernels of ours reach less of the peak, and their last blocks leave
+multiprocessors idle; `--own-products` predicts a step in which the vendor's library multiplies nothing.
 
 Plans are traced on the CPU for one layer and for two; each layer more takes what the second one does. Attention is the
 framework's fused call, whose dropout costs nothing here, and convolutions are taken for its own, at the same 0.75.
@@ -16,14 +17,20 @@ framework's fused call, whose dropout costs nothing here, and convolutions are t
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 import gpu_share
 
+from trainc.base import config
+
 FLOPS_SHARE, BYTES_SHARE = 0.75, 0.85  # of the peaks
 MISALIGNED_SHARE = 0.3  # of the peak: a guess at a product whose rows begin at no multiple of 16 bytes
+# of the peak, guesses at kernels of ours. On tensor cores: mma.sync, which is all that they ask for, reaches some 0.6 of what
+# wgmma does, and copying ahead does not hide all. By FMA: nothing is copied ahead
+OWN_SHARE = {"bf16": 0.4, "fp32": 0.5}
 # cycles of a multiprocessor for each place that a thread of a scatter reads: of 8 at a time, which lie in Shared memory, ten
 # instructions and some 50 cycles until it is known whether one of them is its own (src/lower/dealt_scatter.cpp)
 WALK = 8
@@ -74,11 +81,17 @@ class Row:
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
 
 
-def step_row(flops: float, moved: float, threads: int, gpu: Gpu, precision: str, aligned: bool = True, walked: int = 0) -> Row:
-    """Of one step. `threads`: 0 where it is the library's or the framework's. `walked`: places that each thread reads."""
+def step_row(
+    flops: float, moved: float, threads: int, gpu: Gpu, precision: str, aligned: bool = True, walked: int = 0, tiles: int = 0
+) -> Row:
+    """Of one step. `threads`: 0 where it is the library's or the framework's. `walked`: places that each thread reads. `tiles`:
+    blocks of a contraction by a kernel of ours."""
     bandwidth = BYTES_SHARE * gpu.bytes
     by_flops = flops / (FLOPS_SHARE * gpu.flops[precision])
     built_flops = by_flops if aligned else flops / (MISALIGNED_SHARE * gpu.flops[precision])
+    if tiles:
+        waves = tiles / gpu.multiprocessors
+        built_flops = flops / (OWN_SHARE[precision] * gpu.flops[precision]) * math.ceil(waves) / waves
     reached = bandwidth
     if threads:
         reached = min(bandwidth, min(threads, gpu.multiprocessors * RESIDENT) * IN_FLIGHT / LATENCY)
@@ -109,11 +122,15 @@ def rows_of(steps: list[dict], gpu: Gpu, precision: str, tokens: int) -> dict[st
         if step["kind"] not in ("kernel", "product", "random"):
             continue
         origins = step["origins"]
-        convolution = step["name"].startswith("contract") and step["kind"] == "kernel"
+        contraction = step["name"].startswith("contract") and step["kind"] == "kernel"
+        convolution = contraction and "conv" in " ".join(origins)
         picks = "gather" in step["name"] or PICKS.search(" ".join(origins))  # its bytes are those of all that it picks from
-        threads = 0 if convolution or picks or step["kind"] == "product" else step["blocks"] * step["threads"]
+        tiles = step["blocks"] if contraction and not convolution else 0
+        threads = 0 if contraction or picks or step["kind"] == "product" else step["blocks"] * step["threads"]
         rows["convolution (PyTorch's)" if convolution else step["name"]].add(
-            step_row(step["flops"], step["bytes"], threads, gpu, precision, step.get("aligned", True), walked_by(step, tokens))
+            step_row(
+                step["flops"], step["bytes"], threads, gpu, precision, step.get("aligned", True), walked_by(step, tokens), tiles
+            )
         )
     return rows
 
@@ -157,7 +174,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp32"), default=("bf16", "fp32"))
     parser.add_argument("--device", choices=DEVICES, default="H200")
     parser.add_argument("--kernels", type=int, default=12, help="of the longest, so many are told of")
+    parser.add_argument("--own-products", action="store_true", help="no product is the vendor's library's")
     asked = parser.parse_args(arguments)
+    if asked.own_products:
+        config.vendor_product_flops = 0
     for name in asked.cases:
         for precision in asked.precisions:
             rows = predicted(name, precision, DEVICES[asked.device])

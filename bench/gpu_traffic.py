@@ -32,7 +32,6 @@ WASTEFUL = 1.5  # rows that begin amid a sector cost up to one sector more a req
 KNOWN = [
     (re.compile(r"(map_slice|map_mul|map_pad|concat|columns_reduce)\b"), False, False, float("inf")),
     *((re.compile(r"map_(permute|slice)\b"), True, written, float("inf")) for written in (False, True)),
-    (re.compile(r"contract"), True, True, float("inf")),
     (re.compile(r"contract"), False, True, float("inf")),
     (re.compile(r"contract"), False, False, float("inf")),
     (re.compile(r"rows_|scan"), False, False, 2e6),

@@ -127,12 +127,12 @@ constexpr int64_t kStaysCached = 32 << 10;
 struct DeviceTile { int m, n, k, each_m, each_n; };
 // With FMA: the largest that still gives every multiprocessor of the target a block and throws little away.
 constexpr DeviceTile kFmaTiles[] = {{128, 128, 16, 8, 8}, {64, 64, 16, 4, 4}, {32, 32, 16, 2, 2}};
-// With tensor cores, likewise.
-constexpr DeviceTile kMmaTiles[] = {{128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
+// With tensor cores, likewise; k in bf16: of f32 half as much.
+constexpr DeviceTile kMmaTiles[] = {{128, 128, 32, 4, 8}, {128, 64, 32, 4, 4}, {64, 64, 32, 2, 4}, {32, 32, 32, 1, 2}};
+// Tiles along k that lie in Shared memory at once, at most, where operands are copied while others are multiplied.
+constexpr int64_t kMmaStages = 4;
 // Sums that are computed, for each that is wanted, at most: what little is thrown away.
 constexpr int64_t kMostWaste = 2;
-// Elements that a row of a fragment's tile is padded by: rows are read 8 apart at once, and fall on different banks so.
-constexpr int kMmaPad = 8;
 // Elements that a row of an FMA tile is padded by: a warp writes two rows of kFmaTiles' 16 columns, each a pitch apart,
 // and they fall on 32 banks so.
 constexpr int kFmaPad = 2;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "interpret/code.h"
 #include "interpret/report.h"
@@ -36,6 +37,14 @@ struct BufferState {
   bool watched = false;          // elements must be written before they are read
   std::vector<int64_t> defined;  // watched: by which block, plus one (Shared, Register); or by any (arguments)
   std::vector<Access> accesses;  // of what may race
+  std::vector<char> under_way;   // Shared: whether an asynchronous copy of it has not been waited for
+};
+
+// What a thread has begun to copy: elements of Shared buffers, by group; the last group is not committed.
+struct CopyGroups {
+  using Group = std::vector<std::pair<int, int64_t>>;  // buffer, element
+  std::deque<Group> committed;
+  Group open;
 };
 
 float tf32(double v) {  // cvt.rna.tf32.f32: 10 bits of mantissa, ties away from zero
@@ -71,7 +80,10 @@ class Device {
         s.own.assign(static_cast<size_t>(b.numel * size_of(b.dtype)) *
                          (b.space == Space::Register ? static_cast<size_t>(threads_) : 1),
                      0xff);
-        if (b.space == Space::Shared) s.accesses.resize(static_cast<size_t>(b.numel));
+        if (b.space == Space::Shared) {
+          s.accesses.resize(static_cast<size_t>(b.numel));
+          s.under_way.assign(static_cast<size_t>(b.numel), 0);
+        }
       }
       if (s.watched)
         s.defined.assign(
@@ -84,6 +96,7 @@ class Device {
     vars_.assign(nest.vars.size(), std::vector<int64_t>(static_cast<size_t>(threads_), 0));
     locals_.assign(nest.locals.size(), Values(static_cast<size_t>(threads_)));
     bound_.assign(nest.locals.size(), std::vector<char>(static_cast<size_t>(threads_), 0));
+    copies_.resize(static_cast<size_t>(threads_));
   }
 
   Findings run(int64_t parallel_extent) {
@@ -103,6 +116,7 @@ class Device {
       if (grid)
         std::fill(vars_[static_cast<size_t>(body->var)].begin(), vars_[static_cast<size_t>(body->var)].end(), block_);
       execute(grid ? *body->body[0] : *body, all);
+      forget_copies();
     }
     size_t argument = 0;
     for (size_t i = 0; i < nest_.buffers.size(); ++i) {
@@ -285,6 +299,11 @@ class Device {
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
     if (!s.bytes) return is_float(b.dtype) ? float_value(0) : int_value(0);
     const size_t at = place_of(buffer, index, thread);
+    if (!s.under_way.empty() && s.under_way[at]) {
+      report_.find(fmt::format("read of {} before a copy to it is waited for", b.name),
+                   fmt::format("element {} {}", index, place(thread)));
+      return interpret::load(s.bytes, static_cast<int64_t>(at), b.dtype);
+    }
     if (s.watched && (b.space == Space::Argument ? s.defined[at] == 0 : s.defined[at] != block_ + 1))
       report_.find(fmt::format("read of {} before it is written", b.name),
                    fmt::format("element {} {}", index, place(thread)));
@@ -306,6 +325,10 @@ class Device {
     BufferState& s = buffers_[static_cast<size_t>(buffer)];
     if (!s.bytes) return;
     const size_t at = place_of(buffer, index, thread);
+    if (!s.under_way.empty() && s.under_way[at])
+      report_.find(
+          fmt::format("write to {} while a copy to it is under way", nest_.buffers[static_cast<size_t>(buffer)].name),
+          fmt::format("element {} {}", index, place(thread)));
     if (s.watched) s.defined[at] = block_ + 1;
     if (!s.accesses.empty()) {
       Access& a = s.accesses[at];
@@ -380,6 +403,18 @@ class Device {
       case StmtKind::WarpReduce: warp_reduce(s, active); break;
       case StmtKind::Mma: mma(s, active); break;
       case StmtKind::Copy: copy(s, active); break;
+      case StmtKind::CopyAsync: copy_async(s, active); break;
+      case StmtKind::CommitCopies:
+        for (int t : active) {
+          CopyGroups& c = copies_[static_cast<size_t>(t)];
+          c.committed.push_back(std::move(c.open));
+          c.open.clear();
+        }
+        break;
+      case StmtKind::WaitCopies:
+        for (int t : active) wait_copies(t, static_cast<size_t>(s.code));
+        break;
+      case StmtKind::LoadMatrix: load_matrix(s, active); break;
     }
   }
 
@@ -473,6 +508,85 @@ class Device {
     }
   }
 
+  // The bytes are stored at once; until they are waited for, whoever touches them is told of.
+  void copy_async(const StmtNode& s, const Threads& active) {
+    const Values &to = evaluate(s.index, active), &from = evaluate(s.value, active);
+    const Value* guard = s.second ? evaluate(s.second, active).data() : nullptr;
+    note(s.source, false, active, from.data(), guard, s.lanes);
+    note(s.buffer, true, active, to.data(), nullptr, s.lanes);
+    BufferState& memory = buffers_[static_cast<size_t>(s.buffer)];
+    for (int t : active) {
+      const size_t thread = static_cast<size_t>(t);
+      const bool reads = !guard || guard[t].i;
+      for (const auto& [buffer, at] : {std::pair{s.buffer, to[thread].i}, {s.source, reads ? from[thread].i : 0}})
+        if (at % s.lanes != 0)
+          report_.find(fmt::format("a copy of {} elements of {} that begins at no multiple", s.lanes,
+                                   nest_.buffers[static_cast<size_t>(buffer)].name),
+                       fmt::format("element {} {}", at, place(t)));
+      const bool real = is_float(nest_.buffers[static_cast<size_t>(s.source)].dtype);
+      for (int i = 0; i < s.lanes; ++i) {
+        const int64_t at = to[thread].i + i;
+        store(s.buffer, at, reads ? load(s.source, from[thread].i + i, t) : real ? float_value(0) : int_value(0), t);
+        if (at < 0 || at >= memory.numel) continue;
+        memory.under_way[static_cast<size_t>(at)] = 1;
+        copies_[thread].open.emplace_back(s.buffer, at);
+      }
+    }
+  }
+
+  // What has arrived was written now, by the thread that waited: other threads see it behind a barrier.
+  void wait_copies(int thread, size_t groups) {
+    std::deque<CopyGroups::Group>& committed = copies_[static_cast<size_t>(thread)].committed;
+    for (; committed.size() > groups; committed.pop_front())
+      for (const auto& [buffer, at] : committed.front()) {
+        BufferState& s = buffers_[static_cast<size_t>(buffer)];
+        s.under_way[static_cast<size_t>(at)] = 0;
+        s.accesses[static_cast<size_t>(at)].writer = block_ * threads_ + thread;
+        s.accesses[static_cast<size_t>(at)].write_epoch = epoch_;
+      }
+  }
+
+  void forget_copies() {
+    for (int t = 0; t < threads_; ++t) {
+      CopyGroups& c = copies_[static_cast<size_t>(t)];
+      for (const CopyGroups::Group& g : c.committed) c.open.insert(c.open.end(), g.begin(), g.end());
+      for (const auto& [buffer, at] : c.open) {
+        report_.find(
+            fmt::format("a copy to {} that is never waited for", nest_.buffers[static_cast<size_t>(buffer)].name),
+            fmt::format("element {} {}", at, place(t)));
+        buffers_[static_cast<size_t>(buffer)].under_way[static_cast<size_t>(at)] = 0;
+      }
+      c = {};
+    }
+  }
+
+  void load_matrix(const StmtNode& s, const Threads& active) {
+    const Buffer& source = nest_.buffers[static_cast<size_t>(s.source)];
+    const int width = static_cast<int>(kCopyBytes / size_of(source.dtype));  // elements of a row
+    const int held = width / 4;                                              // of each matrix, by a thread
+    const Values &to = evaluate(s.index, active), &from = evaluate(s.value, active);
+    for (int warp = 0; warp < threads_ / kWarp; ++warp) {
+      if (!together(warp, active, "a LoadMatrix")) continue;
+      for (int matrix = 0; matrix < kMatrices; ++matrix) {
+        const size_t first = static_cast<size_t>(warp * kWarp + matrix * kMatrixRows);
+        Threads rows;
+        for (int r = 0; r < kMatrixRows; ++r) rows.push_back(static_cast<int>(first) + r);
+        note(s.source, false, rows, from.data(), nullptr, width);
+        for (int r : rows)
+          if (from[static_cast<size_t>(r)].i % width != 0)
+            report_.find(fmt::format("a matrix's row of {} that begins at no multiple", source.name),
+                         fmt::format("element {} {}", from[static_cast<size_t>(r)].i, place(r)));
+        for (int l = 0; l < kWarp; ++l)
+          for (int i = 0; i < held; ++i) {
+            const int column = l % 4 * held + i, row = l / 4, t = warp * kWarp + l;
+            const int64_t at = s.transposed ? from[first + static_cast<size_t>(column)].i + row
+                                            : from[first + static_cast<size_t>(row)].i + column;
+            store(s.buffer, to[static_cast<size_t>(t)].i + matrix * held + i, load(s.source, at, t), t);
+          }
+      }
+    }
+  }
+
   void mma(const StmtNode& s, const Threads& active) {
     const DType d = s.value->dtype;
     const int k = mma_k(d);
@@ -524,6 +638,7 @@ class Device {
   std::vector<std::vector<int64_t>> vars_;
   std::vector<Values> locals_;
   std::vector<std::vector<char>> bound_;
+  std::vector<CopyGroups> copies_;  // by thread
   CodeCache codes_;
   std::unordered_map<const ExprNode*, std::vector<Values>> banks_;  // a row of values an instruction
   int64_t block_ = 0, epoch_ = 0;

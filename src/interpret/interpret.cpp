@@ -287,7 +287,11 @@ class Interpreter {
       case StmtKind::Barrier:
       case StmtKind::WarpReduce:
       case StmtKind::Mma:
-      case StmtKind::Copy: throw InternalError("interpret: a statement of a device");
+      case StmtKind::Copy:
+      case StmtKind::CopyAsync:
+      case StmtKind::CommitCopies:
+      case StmtKind::WaitCopies:
+      case StmtKind::LoadMatrix: throw InternalError("interpret: a statement of a device");
     }
   }
 

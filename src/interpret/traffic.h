@@ -13,7 +13,7 @@ constexpr int64_t kSector = 32;                      // bytes: the least that gl
 constexpr int64_t kBanks = 32, kBankBytes = 4;       // of Shared memory, in one cycle
 constexpr int64_t kTurnBytes = kBanks * kBankBytes;  // what Shared memory gives in one wavefront
 
-/// All requests of one kind to one buffer. A request is an instruction of a warp.
+/// All requests of one kind to one buffer. A request is an instruction of a warp; a LoadMatrix is four.
 struct Traffic {
   std::string buffer;
   bool shared = false, written = false;

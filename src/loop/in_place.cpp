@@ -106,7 +106,8 @@ class Check {
     if (s.kind == StmtKind::Store && s.buffer == written_) stores_.push_back(access(s.index));
     if (s.kind == StmtKind::Transpose && (s.source == read_ || s.buffer == written_))
       refuse("one of them is transposed");
-    if (s.kind == StmtKind::Copy && (s.source == read_ || s.buffer == written_)) refuse("one of them is copied");
+    if ((s.kind == StmtKind::Copy || s.kind == StmtKind::CopyAsync) && (s.source == read_ || s.buffer == written_))
+      refuse("one of them is copied");
     if (s.kind == StmtKind::For) loops_.push_back(&s);
     for (const Stmt& inner : s.body) statement(*inner);
     if (s.kind == StmtKind::For) loops_.pop_back();

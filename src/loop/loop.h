@@ -101,7 +101,11 @@ enum class StmtKind : uint8_t {
   Barrier,
   WarpReduce,
   Mma,
-  Copy
+  Copy,
+  CopyAsync,
+  CommitCopies,
+  WaitCopies,
+  LoadMatrix
 };
 
 struct StmtNode;
@@ -168,6 +172,17 @@ struct StmtNode {
   //   One of the two is a Register buffer; the other is an Argument or Shared one, whose index is a multiple of lanes.
   //   An argument that does not begin at a multiple of kCopyBytes is read or written element by element.
   //   Of bits, a copy reads 2, 4 or 8 elements of one byte, or writes a byte: those behind the last one mean nothing.
+  // CopyAsync: buffer[index + i] = source[value + i]   for i < lanes, which are kCopyBytes: from an Argument that the
+  //   nest does not write to a Shared buffer, both indices multiples of lanes, past the thread's registers and while it
+  //   goes on. The elements are there for this thread once it has waited, for the others behind a Barrier after that.
+  //   `second`, where it is set, is a bool: false gives zeros and reads nothing.
+  // CommitCopies: what the thread has begun to copy since the last one is a group, which may be none.
+  // WaitCopies: the thread goes on when at most `code` of its groups are under way; those are the last.
+  // LoadMatrix: four matrices of 8 rows of 16 bytes in Shared memory, by a warp together: thread l's `value` is where
+  //   row l % 8 of matrix l / 8 begins in `source`. Of each, in order, the thread receives mma.h's elements of row l /
+  //   4 in a Register buffer from `index` on: two of bf16, l % 4 * 2 and the one after it; one of f32, l % 4. With
+  //   `transposed`, of bf16, those of the transposed matrix.
+  bool transposed = false;
 };
 
 Stmt block(std::vector<Stmt>);
@@ -186,6 +201,10 @@ Stmt barrier();
 Stmt warp_reduce(int local, ReduceKind);
 Stmt mma(int sums, Expr index, Expr a, Expr b);
 Stmt copy(int buffer, Expr index, int source, Expr source_index, int lanes);
+Stmt copy_async(int buffer, Expr index, int source, Expr source_index, int lanes, Expr guard = nullptr);
+Stmt commit_copies();
+Stmt wait_copies(int groups);
+Stmt load_matrix(int buffer, Expr index, int source, Expr source_index, bool transposed);
 
 // --- the nest
 enum class Space : uint8_t { Argument, Scratch, Register, Shared, Tile };
@@ -233,6 +252,8 @@ struct LoopNest {
 constexpr int kTileSide = 16, kTileRegisters = 8;  // a tile is a square of f32, or of pairs
 constexpr int kWarp = 32;                          // threads
 constexpr int64_t kCopyBytes = 16;                 // what a thread reads or writes at a time, at most
+constexpr int kMatrices = 4, kMatrixRows = 8;      // of a LoadMatrix; a row is kCopyBytes
+constexpr int64_t kBanksBytes = 128;               // what Shared memory gives at once, a word from each bank
 constexpr int64_t kSharedBytes = 48 << 10;         // of a block: what every device gives without being asked
 
 /// The text of a nest, as TRAINC_DUMP=loop writes it; parse(print(n)) prints the same.

@@ -58,7 +58,11 @@ class NumberRewriter {
       case StmtKind::Barrier:
       case StmtKind::WarpReduce:
       case StmtKind::Mma:
-      case StmtKind::Copy: break;
+      case StmtKind::Copy:
+      case StmtKind::CopyAsync:
+      case StmtKind::CommitCopies:
+      case StmtKind::WaitCopies:
+      case StmtKind::LoadMatrix: break;
     }
     for (Stmt& b : copy->body) b = stmt(b);
     return copy;

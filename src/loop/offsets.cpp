@@ -34,6 +34,7 @@ class Accesses {
       case StmtKind::Prefetch:
       case StmtKind::TileStore: copy->index = visit_(s->buffer, copy->index); break;
       case StmtKind::Copy:
+      case StmtKind::CopyAsync:
       case StmtKind::Transpose:
         copy->index = visit_(s->buffer, copy->index), copy->value = visit_(s->source, copy->value);
         break;

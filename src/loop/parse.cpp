@@ -192,6 +192,21 @@ class Parser {
     return b;
   }
 
+  // One side of a copy: x[index] or x[index if guard]
+  struct Side {
+    int buffer;
+    Expr index, guard;
+  };
+  Side side() {
+    Side s;
+    s.buffer = find(buffers_, "buffer");
+    expect("[");
+    s.index = expr();
+    if (take_word("if")) s.guard = expr();
+    expect("]");
+    return s;
+  }
+
   Stmt statement(size_t depth) {
     const std::string_view first = peek_word();
     for (const text::LoopWord& l : text::kLoops)
@@ -289,22 +304,37 @@ class Parser {
       end_of_line();
       return mma(id, std::move(index), std::move(a), std::move(b));
     }
-    if (take_word("copy")) {
+    if (take_word("commit")) {
+      end_of_line();
+      return commit_copies();
+    }
+    if (take_word("wait")) {
+      expect("(");
+      const int groups = static_cast<int>(number());
+      expect(")");
+      end_of_line();
+      return wait_copies(groups);
+    }
+    if (take_word("loadmatrix")) {
+      const Side to = side();
+      expect("=");
+      const Side from = side();
+      const bool transposed = take_word("transposed");
+      end_of_line();
+      return load_matrix(to.buffer, to.index, from.buffer, from.index, transposed);
+    }
+    if (const bool async = peek_word() == "copyasync"; async || peek_word() == "copy") {
+      word();
       expect("(");
       const int lanes = static_cast<int>(number());
       expect(")");
-      const auto side = [&] {
-        const int id = find(buffers_, "buffer");
-        expect("[");
-        Expr index = expr();
-        expect("]");
-        return std::pair{id, std::move(index)};
-      };
-      const auto [to, index] = side();
+      const Side to = side();
       expect("=");
-      const auto [from, source_index] = side();
+      const Side from = side();
       end_of_line();
-      return copy(to, index, from, source_index, lanes);
+      if (from.guard && !async) fail("a copy has no guard");
+      return async ? copy_async(to.buffer, to.index, from.buffer, from.index, lanes, from.guard)
+                   : copy(to.buffer, to.index, from.buffer, from.index, lanes);
     }
     const bool warp = take_word("warp");
     const int id = find(locals_, "local");

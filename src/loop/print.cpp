@@ -137,6 +137,16 @@ class Printer {
         line(depth, "copy({}) {}[{}] = {}[{}]", s.lanes, buffer(s.buffer), expr(s.index), buffer(s.source),
              expr(s.value));
         break;
+      case StmtKind::CopyAsync:
+        line(depth, "copyasync({}) {}[{}] = {}[{}{}]", s.lanes, buffer(s.buffer), expr(s.index), buffer(s.source),
+             expr(s.value), s.second ? " if " + expr(s.second) : "");
+        break;
+      case StmtKind::CommitCopies: line(depth, "commit"); break;
+      case StmtKind::WaitCopies: line(depth, "wait({})", s.code); break;
+      case StmtKind::LoadMatrix:
+        line(depth, "loadmatrix {}[{}] = {}[{}]{}", buffer(s.buffer), expr(s.index), buffer(s.source), expr(s.value),
+             s.transposed ? " transposed" : "");
+        break;
       case StmtKind::Check: line(depth, "check({}) {}", s.code, expr(s.value)); break;
       case StmtKind::Transpose:
         line(depth, "transpose({}) {}[{} by {}] = {}[{} by {}]", s.lanes, buffer(s.buffer), expr(s.index), s.pitch,

@@ -154,4 +154,26 @@ Stmt copy(int buffer, Expr index, int source, Expr source_index, int lanes) {
   return share(moved(StmtKind::Copy, "copy", buffer, std::move(index), source, std::move(source_index), lanes));
 }
 
+Stmt copy_async(int buffer, Expr index, int source, Expr source_index, int lanes, Expr guard) {
+  require(!guard || guard->dtype == DType::Bool, "copy_async: the guard is not bool");
+  StmtNode n =
+      moved(StmtKind::CopyAsync, "copy_async", buffer, std::move(index), source, std::move(source_index), lanes);
+  n.second = std::move(guard);
+  return share(std::move(n));
+}
+
+Stmt commit_copies() { return share(node(StmtKind::CommitCopies)); }
+
+Stmt wait_copies(int groups) {
+  StmtNode n = node(StmtKind::WaitCopies);
+  n.code = groups;
+  return share(std::move(n));
+}
+
+Stmt load_matrix(int buffer, Expr index, int source, Expr source_index, bool transposed) {
+  StmtNode n = moved(StmtKind::LoadMatrix, "load_matrix", buffer, std::move(index), source, std::move(source_index), 1);
+  n.transposed = transposed;
+  return share(std::move(n));
+}
+
 }  // namespace trainc::loop

@@ -51,12 +51,13 @@ inline constexpr std::array kCombines = {CombineWord{"sum", ReduceKind::Sum}, Co
                                          CombineWord{"max", ReduceKind::Max}, CombineWord{"min", ReduceKind::Min}};
 
 // Words that no variable, local or buffer may be called; names of ops, dtypes and combines come on top.
-inline constexpr std::array<std::string_view, 43> kWords = {
-    "for",     "parallel", "vector",    "unroll",   "in",       "atmost",   "if",       "let",      "store",
-    "check",   "prefetch", "transpose", "by",       "block",    "pass",     "true",     "false",    "inf",
-    "nan",     "fma",      "pair",      "dot",      "cast",     "argument", "scratch",  "register", "bits",
-    "written", "over",     "body",      "kernel",   "thread",   "threads",  "shared",   "barrier",  "warp",
-    "mma",     "copy",     "tile",      "tilezero", "tileload", "tiledot",  "tilestore"};
+inline constexpr std::array<std::string_view, 48> kWords = {
+    "for",     "parallel",   "vector",     "unroll",    "in",       "atmost",   "if",        "let",
+    "store",   "check",      "prefetch",   "transpose", "by",       "block",    "pass",      "true",
+    "false",   "inf",        "nan",        "fma",       "pair",     "dot",      "cast",      "argument",
+    "scratch", "register",   "bits",       "written",   "over",     "body",     "kernel",    "thread",
+    "threads", "shared",     "barrier",    "warp",      "mma",      "copy",     "copyasync", "commit",
+    "wait",    "loadmatrix", "transposed", "tile",      "tilezero", "tileload", "tiledot",   "tilestore"};
 
 /// Whether `word` means something in the text.
 bool is_reserved(std::string_view word);

@@ -32,6 +32,12 @@
 //  18. Mma: in a Thread loop over all threads of the block; Register operands, bf16 or f32, and f32 sums.
 //  19. Copy: 2, 4, 8 or 16 lanes, at most kCopyBytes, between a Register buffer and an Argument or Shared one of its
 //      dtype, in a Thread loop; of bits, 8 at most, and to bits, 8. No other statement writes bits.
+//  20. CopyAsync: kCopyBytes, from an Argument that the nest does not write to a Shared buffer of its dtype, in a
+//  Thread
+//      loop. CommitCopies and WaitCopies lie in none, in nests for a device.
+//  21. LoadMatrix: in a Thread loop over all threads of the block, from a Shared to a Register buffer of its dtype,
+//  bf16
+//      or f32; transposed, of bf16.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -331,6 +337,42 @@ class Verifier {
         check(!to.bits || s.lanes == 8,
               fmt::format("a copy of {} bits to {}: a thread writes bytes", s.lanes, to.name));
         check(!from.bits || s.lanes <= 8, fmt::format("a copy of {} bits from {}", s.lanes, from.name));
+        index(to, s.index, false);
+        index(from, s.value, false);
+        break;
+      }
+      case StmtKind::CopyAsync: {
+        const Buffer &to = buffer(s.buffer), &from = buffer(s.source);
+        check(device() && in_thread_, "a CopyAsync outside a Thread loop");
+        check(to.space == Space::Shared && from.space == Space::Argument && to.dtype == from.dtype && !from.bits,
+              fmt::format("an asynchronous copy from {} to {}", from.name, to.name));
+        check(s.lanes * size_of(to.dtype) == kCopyBytes,
+              fmt::format("an asynchronous copy of {} elements of {}", s.lanes, name_of(to.dtype)));
+        check(to.written, fmt::format("copy to {}, which is not marked as written", to.name));
+        check(!from.written, fmt::format("an asynchronous copy from {}, which is written", from.name));
+        index(to, s.index, false);
+        index(from, s.value, s.second != nullptr);
+        if (s.second) {
+          expression(s.second);
+          check(s.second->dtype == DType::Bool, "an asynchronous copy whose guard is not bool");
+        }
+        break;
+      }
+      case StmtKind::CommitCopies:
+        check(device() && !in_thread_, "a CommitCopies in a Thread loop, or in a nest for a CPU");
+        break;
+      case StmtKind::WaitCopies:
+        check(device() && !in_thread_, "a WaitCopies in a Thread loop, or in a nest for a CPU");
+        check(s.code >= 0, "a WaitCopies for less than all groups");
+        break;
+      case StmtKind::LoadMatrix: {
+        const Buffer &to = buffer(s.buffer), &from = buffer(s.source);
+        check(whole_block_, "a LoadMatrix outside a Thread loop over all threads");
+        check(to.space == Space::Register && from.space == Space::Shared && to.dtype == from.dtype,
+              fmt::format("a LoadMatrix from {} to {}", from.name, to.name));
+        check(to.dtype == DType::BF16 || (to.dtype == DType::F32 && !s.transposed),
+              fmt::format("a LoadMatrix of {}", name_of(to.dtype)));
+        check(to.written, fmt::format("LoadMatrix to {}, which is not marked as written", to.name));
         index(to, s.index, false);
         index(from, s.value, false);
         break;

@@ -251,7 +251,11 @@ class Mapping {
         case StmtKind::Barrier:
         case StmtKind::WarpReduce:
         case StmtKind::Mma:
-        case StmtKind::Copy: throw InternalError("map_to_device: the nest is a device's");
+        case StmtKind::Copy:
+        case StmtKind::CopyAsync:
+        case StmtKind::CommitCopies:
+        case StmtKind::WaitCopies:
+        case StmtKind::LoadMatrix: throw InternalError("map_to_device: the nest is a device's");
       }
     }
     return out;

@@ -2,36 +2,19 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/kernels.h"
+#include "lower/neighbours.h"
 
 namespace trainc::lower {
 
 using namespace loop;
 
 namespace {
-
-/// A number that divides an index, whatever its variables are.
-int64_t divisor_of(const Expr& e) {
-  if (e->kind == ExprKind::Int) return e->int_value;  // 0: everything does
-  if (e->kind != ExprKind::Apply || e->dtype != DType::I64 || e->args.size() != 2) return 1;
-  const Expr &a = e->args[0], &b = e->args[1];
-  const bool number = b->kind == ExprKind::Int && b->int_value > 0;
-  switch (e->op) {
-    case Op::Add:
-    case Op::Sub:
-    case Op::Min: return std::gcd(divisor_of(a), divisor_of(b));
-    case Op::Mul: return divisor_of(a) * divisor_of(b);
-    case Op::Mod: return number ? std::gcd(divisor_of(a), b->int_value) : 1;
-    case Op::FloorDiv: return number && divisor_of(a) % b->int_value == 0 ? divisor_of(a) / b->int_value : 1;
-    default: return 1;
-  }
-}
 
 /// One Thread loop, taken `lanes` neighbours at a time.
 class Widening {
@@ -58,49 +41,13 @@ class Widening {
     return known < 0 ? -1 : known / lanes_;
   }
 
-  /// rest + step * lane, where rest does not depend on the lane.
-  struct Split {
-    Expr rest;
-    int64_t step;
-  };
-
-  bool varies(const Expr& e) const {
-    if (e->kind == ExprKind::Var) return e->id == loop_.var;
-    if (e->kind == ExprKind::Local) return inner_.contains(e->id);
-    return std::any_of(e->args.begin(), e->args.end(), [&](const Expr& a) { return varies(a); });
+  std::optional<Neighbours> split(const Expr& e) const {
+    return split_lanes(e, {loop_.var, nest_.var(group_) * lanes_, lanes_, inner_});
   }
-
-  std::optional<Split> split(const Expr& e) const {
-    if (!varies(e)) return Split{e, 0};
-    if (e->kind == ExprKind::Var) return Split{nest_.var(group_) * lanes_, 1};
-    if (e->kind != ExprKind::Apply || e->dtype != DType::I64 || e->args.size() != 2) return std::nullopt;
-    const Expr& b = e->args[1];
-    const std::optional<Split> left = split(e->args[0]);
-    if (!left) return std::nullopt;
-    if (e->op == Op::Add || e->op == Op::Sub) {
-      const std::optional<Split> right = split(b);
-      if (!right) return std::nullopt;
-      return e->op == Op::Add ? Split{left->rest + right->rest, left->step + right->step}
-                              : Split{left->rest - right->rest, left->step - right->step};
-    }
-    if (b->kind != ExprKind::Int) return std::nullopt;
-    const int64_t n = b->int_value;
-    if (e->op == Op::Mul) return Split{left->rest * n, left->step * n};
-    if (left->step == 0) {
-      if (e->op == Op::FloorDiv && n > 0) return Split{floor_div(left->rest, n), 0};
-      if (e->op == Op::Mod && n > 0) return Split{mod(left->rest, n), 0};
-      return std::nullopt;
-    }
-    // a group lies within one part of n
-    const bool within = n > 0 && n % lanes_ == 0 && left->step == 1 && divisor_of(left->rest) % lanes_ == 0;
-    if (!within) return std::nullopt;
-    if (e->op == Op::FloorDiv) return Split{floor_div(left->rest, n), 0};
-    if (e->op == Op::Mod) return Split{mod(left->rest, n), 1};
-    return std::nullopt;
-  }
+  bool varies(const Expr& e) const { return depends_on(e, loop_.var, inner_); }
 
   /// The registers that hold a group of `buffer` from `index` on; -1 where it is no group.
-  int registers(int buffer, const Split& at, bool written) {
+  int registers(int buffer, const Neighbours& at, bool written) {
     if (at.step != 1 || divisor_of(at.rest) % lanes_ != 0) return -1;
     const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
     for (const Group& g : groups_)
@@ -123,7 +70,7 @@ class Widening {
     if (const auto at = made_.find(e.get()); at != made_.end()) return at->second;
     if (e->kind == ExprKind::Load && in_memory(e->id)) {
       if (!varies(e)) return e;
-      const std::optional<Split> at =
+      const std::optional<Neighbours> at =
           e->args.size() == 1 && !stored_.contains(e->id) ? split(e->args[0]) : std::nullopt;
       const int held = at && nest_.buffers[static_cast<size_t>(e->id)].over < 0 ? registers(e->id, *at, false) : -1;
       fits_ &= held >= 0;
@@ -153,7 +100,7 @@ class Widening {
       case StmtKind::Check: made->value = expr(s->value); break;
       case StmtKind::Store: {
         made->value = expr(s->value);
-        const std::optional<Split> at = in_memory(s->buffer) ? split(s->index) : std::nullopt;
+        const std::optional<Neighbours> at = in_memory(s->buffer) ? split(s->index) : std::nullopt;
         const int held = at && nest_.buffers[static_cast<size_t>(s->buffer)].over < 0 && !stored_.contains(s->buffer)
                              ? registers(s->buffer, *at, true)
                              : -1;

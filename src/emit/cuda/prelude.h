@@ -92,12 +92,43 @@ template <class T, T (*combine)(T, T)> INLINE T warp_reduce(T x) {
 }
 )";
 
+// Text of the words that follow, here and in a test's own:
+//   copy_async     16 bytes, to Shared memory while the thread goes on; zeros where they do not exist, element by
+//                  element where `wide` says that they do not begin at a multiple of 16 bytes
+//   load_matrix    see LoadMatrix in loop.h
 // What has no words in CUDA C++ without headers. A test that compiles the text for the host puts its own in their
 // place.
 inline constexpr const char* kPtx =
     R"(INLINE float f16_to_f32(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
 INLINE f16 f32_to_f16(float x) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
 INLINE unsigned pair(const bf16* x) { return (unsigned)x[0] | (unsigned)x[1] << 16; }
+INLINE unsigned shared_address(const void* x) { return (unsigned)__cvta_generic_to_shared(x); }
+template <class T> INLINE void copy_async(T* to, const T* from, bool exists, bool wide) {
+  if (wide) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 16 : 0) : "memory");
+  else {
+#pragma unroll
+    for (int i = 0; i < 16 / (int)sizeof(T); ++i) to[i] = exists ? from[i] : (T)0;
+  }
+}
+INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int groups> INLINE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory"); }
+INLINE void spread(bf16* to, const unsigned* x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[2 * i] = (bf16)x[i], to[2 * i + 1] = (bf16)(x[i] >> 16);
+}
+INLINE void load_matrix(bf16* to, const bf16* row) {
+  unsigned x[4];
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+  spread(to, x);
+}
+INLINE void load_matrix_transposed(bf16* to, const bf16* row) {
+  unsigned x[4];
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+  spread(to, x);
+}
+INLINE void load_matrix(float* to, const float* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(shared_address(row)) : "memory");
+}
 INLINE unsigned tf32(float x) { unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 INLINE void mma(float* c, const bf16* a, const bf16* b) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

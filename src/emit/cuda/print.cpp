@@ -121,7 +121,7 @@ class Printer {
 
   std::set<int> copied_arguments(const StmtNode& s) const {
     std::set<int> found;
-    if (s.kind == StmtKind::Copy)
+    if (s.kind == StmtKind::Copy || s.kind == StmtKind::CopyAsync)
       for (int b : {s.buffer, s.source})
         if (const Buffer& buffer = nest_.buffers.at(static_cast<size_t>(b));
             buffer.space == Space::Argument && !buffer.bits)
@@ -442,6 +442,22 @@ class Printer {
         break;
       }
       case StmtKind::Copy: copy(s); break;
+      case StmtKind::CopyAsync: {
+        prepare(s.index, s.value, s.second);
+        const std::string index = expr(s.index), from = expr(s.value), exists = s.second ? expr(s.second) : "true";
+        line("copy_async({} + {}, {} + {}, {}, {});", buffers_.at(static_cast<size_t>(s.buffer)), index,
+             buffers_.at(static_cast<size_t>(s.source)), from, exists, wide_.at(s.source));
+        break;
+      }
+      case StmtKind::CommitCopies: line("commit_copies();"); break;
+      case StmtKind::WaitCopies: line("wait_copies<{}>();", s.code); break;
+      case StmtKind::LoadMatrix: {
+        prepare(s.index, s.value);
+        const std::string index = expr(s.index), from = expr(s.value);
+        line("load_matrix{}({} + {}, {} + {});", s.transposed ? "_transposed" : "",
+             buffers_.at(static_cast<size_t>(s.buffer)), index, buffers_.at(static_cast<size_t>(s.source)), from);
+        break;
+      }
     }
   }
 

@@ -112,7 +112,11 @@ void Printer::statement(const Stmt& s) {
     case StmtKind::Barrier:
     case StmtKind::WarpReduce:
     case StmtKind::Mma:
-    case StmtKind::Copy: throw InternalError("emit: " + nest_.name + " is a nest for a device");
+    case StmtKind::Copy:
+    case StmtKind::CopyAsync:
+    case StmtKind::CommitCopies:
+    case StmtKind::WaitCopies:
+    case StmtKind::LoadMatrix: throw InternalError("emit: " + nest_.name + " is a nest for a device");
   }
   const Stmt& body = n.body.at(0);
   switch (n.loop) {

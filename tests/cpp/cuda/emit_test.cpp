@@ -39,6 +39,10 @@ TEST(Nvrtc, EveryKindOfGroup) {
         lowering.tf32 = tf32;
         add_nests(testing::contraction(1, size, size, 64, dtype, size == 1000, size == 3000), lowering, nests);
       }
+  for (DType dtype : {DType::F32, DType::BF16})  // on tensor cores, as many stages as there are
+    for (int transposed = 0; transposed < 4; ++transposed)
+      for (int64_t size : {1000, 3000, 2999})  // 2,999: element by element along it
+        add_nests(testing::contraction(1, size, size, 520, dtype, transposed & 1, transposed & 2), lowering, nests);
   testing::expect_no_spills(testing::distinct(nests));
 }
 

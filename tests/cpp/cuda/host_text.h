@@ -45,6 +45,9 @@ static bool done[1024];
 static unsigned current;
 static std::function<void()> body;
 static double exchanged[1024];
+// Copies that are under way, by thread: they are made when they are waited for. The last group is not committed.
+struct Copy { void* to; const void* from; };  // from nowhere: zeros
+static std::vector<std::vector<Copy>> copies[1024];
 static void meet() { swapcontext(&contexts[current], &scheduler); threadIdx.x = current; }
 static void start() { body(); done[current] = true; swapcontext(&contexts[current], &scheduler); }
 static void block(int threads) {
@@ -55,6 +58,7 @@ static void block(int threads) {
     contexts[t].uc_link = nullptr;
     makecontext(&contexts[t], start, 0);
     done[t] = false;
+    copies[t].assign(1, {});
   }
   for (bool left = true; left;) {
     left = false;
@@ -104,6 +108,33 @@ template <class T, class Value> static void mma_by_definition(float* c, const T*
   fibers::meet();
   for (int i = 0; i < 4; ++i) c[i] = sums[i];
 }
+template <class T> static void copy_async(T* to, const T* from, bool exists, bool wide) {
+  if (wide) fibers::copies[fibers::current].back().push_back({to, exists ? from : nullptr});
+  else for (int i = 0; i < 16 / (int)sizeof(T); ++i) to[i] = exists ? from[i] : (T)0;
+}
+static void commit_copies() { fibers::copies[fibers::current].emplace_back(); }
+template <int groups> static void wait_copies() {
+  auto& all = fibers::copies[fibers::current];
+  for (; all.size() > groups + 1; all.erase(all.begin()))
+    for (const fibers::Copy& c : all.front()) c.from ? (void)memcpy(c.to, c.from, 16) : (void)memset(c.to, 0, 16);
+}
+template <class T> static void matrix_by_definition(T* to, const T* row, bool transposed) {
+  static const T* rows[1024];
+  const unsigned self = fibers::current, warp = self / 32 * 32, lane = self % 32;
+  rows[self] = row;
+  fibers::meet();
+  const int held = 4 / sizeof(T);
+  T got[8];
+  for (int i = 0; i < 4 * held; ++i) {
+    const int along = lane % 4 * held + i % held, across = lane / 4;
+    got[i] = rows[warp + i / held * 8 + (transposed ? along : across)][transposed ? across : along];
+  }
+  fibers::meet();
+  for (int i = 0; i < 4 * held; ++i) to[i] = got[i];
+}
+static void load_matrix(bf16* to, const bf16* row) { matrix_by_definition(to, row, false); }
+static void load_matrix_transposed(bf16* to, const bf16* row) { matrix_by_definition(to, row, true); }
+static void load_matrix(float* to, const float* row) { matrix_by_definition(to, row, false); }
 static void mma(float* c, const bf16* a, const bf16* b) { mma_by_definition(c, a, b, 16, bf16_to_f32); }
 static void mma(float* c, const float* a, const float* b) { mma_by_definition(c, a, b, 8, tf32); }
 )";

@@ -307,6 +307,95 @@ TEST(Device, Contractions) {
   expect_near(g, 1e-5, exact);
 }
 
+int count_of(const loop::Stmt& s, loop::StmtKind kind) {
+  int found = s->kind == kind;
+  for (const loop::Stmt& inner : s->body) found += count_of(inner, kind);
+  return found;
+}
+
+// Operands that are copied 16 bytes at a time while tiles before them are multiplied, or element by element; no request
+// to Shared memory has a conflict, and what is copied is read by whole sectors.
+TEST(Device, TilesAreCopiedAhead) {
+  using loop::StmtKind;
+  const struct {
+    const char* what;
+    int64_t batch, m, n, k, multiprocessors;
+    int copied;            // operands
+    int64_t shared_bytes;  // of all stages, in bf16; 0: not asked
+  } cases[] = {
+      {"four stages", 1, 64, 64, 224, 108, 2, 4 * 4096},
+      {"the first tile of all", 1, 128, 128, 160, 1, 2, 3 * 16384},
+      {"128 x 64", 2, 128, 64, 160, 2, 2, 4 * 12288},
+      {"64 x 64", 2, 56, 128, 160, 4, 2, 4 * 8192},
+      {"one tile of k", 3, 40, 72, 24, 1, 2, 0},
+      {"two", 1, 64, 64, 48, 1, 2, 0},
+      {"edges everywhere", 2, 136, 88, 104, 1, 2, 0},
+      {"an odd k", 1, 40, 40, 71, 1, 0, 0},  // of operands that are contiguous along k
+      {"an odd m", 1, 39, 40, 96, 1, 1, 0},  // where they are not
+  };
+  for (const auto& c : cases)
+    for (const bool tf32 : {false, true})
+      for (int transposed = 0; transposed < 4; ++transposed) {
+        const bool l = transposed & 1, r = transposed & 2;
+        SCOPED_TRACE(std::string(c.what) + (tf32 ? ", tf32" : ", bf16") + ", transposed " + std::to_string(transposed));
+        lower::LoweringOptions lowering{gpu_target(Gpu::Sm90a)};
+        lowering.target.multiprocessors = static_cast<int>(c.multiprocessors);
+        lowering.tf32 = tf32;
+        std::vector<loop::LoopNest> nests;
+        expect_near(testing::contraction(c.batch, c.m, c.n, c.k, tf32 ? DType::F32 : DType::BF16, l, r), 1e-5, lowering,
+                    &nests, true);
+        const loop::LoopNest& nest = nests.back();
+        const int64_t piece = tf32 ? 4 : 8;
+        const auto fits = [&](bool turned, int64_t rows) { return (turned ? rows : c.k) % piece == 0; };
+        const int copied = fits(l, c.m) + fits(r, c.n);
+        // in the loop and before it, unless all of k is one tile
+        EXPECT_EQ(count_of(nest.body, StmtKind::CopyAsync), copied * (c.k > (tf32 ? 16 : 32) ? 2 : 1))
+            << loop::print(nest);
+        if (!l && !r && c.copied != 1) { EXPECT_EQ(copied, c.copied); }
+        EXPECT_EQ(count_of(nest.body, StmtKind::WaitCopies), copied > 0);
+        EXPECT_EQ(count_of(nest.body, StmtKind::LoadMatrix), tf32 ? !l + !r : 2);
+        EXPECT_EQ(count_of(nest.body, StmtKind::Barrier), 1);
+        if (c.shared_bytes) { EXPECT_EQ(nest.shared_bytes(), c.shared_bytes); }
+        EXPECT_EQ(loop::print(loop::parse(loop::print(nest))), loop::print(nest));
+        for (const interpret::Traffic& t : interpret::traffic_of(nest)) {
+          const bool whole = !t.written && copied == 2 && c.shared_bytes && t.buffer != "in2";  // the bias
+          if (t.shared || whole) { EXPECT_EQ(t.units, t.least) << t.buffer << loop::print(nest); }
+        }
+        if (HasFailure()) return;
+      }
+}
+
+// An operand that is computed as it is read goes element by element, beside one that is copied.
+TEST(Device, AnOperandThatIsComputedIsNotCopied) {
+  lower::LoweringOptions lowering{gpu_target(Gpu::Sm90a)};
+  lowering.target.multiprocessors = 1;
+  lowering.tf32 = true;
+  for (int transposed = 0; transposed < 4; ++transposed) {
+    Graph g;
+    Builder b{g, {}};
+    const auto [l, r] = testing::operands(b, 2, 40, 72, 96, DType::F32, transposed & 1, transposed & 2);
+    g.outputs = {{b.contract(b.mul(l, b.broadcast(b.input(2, {DType::F32, {96}}), {2, 40, 96})), r), {}}};
+    g.input_count = 3;
+    std::vector<loop::LoopNest> nests;
+    expect_near(g, 2e-3, lowering, &nests, true);  // products of eighths are rounded
+    EXPECT_EQ(count_of(nests.back().body, loop::StmtKind::CopyAsync), 2) << loop::print(nests.back());
+  }
+  // heads, side by side in memory: [batch, length, heads, width]
+  for (const int64_t width : {64, 60}) {
+    Graph g;
+    Builder b{g, {}};
+    const auto heads = [&](int64_t input) {
+      const Node* x = b.permute(b.input(input, {DType::BF16, {2, 48, 3, width}}), {0, 2, 1, 3});
+      return b.cast(b.reshape(x, {6, 48, width}), DType::F32);
+    };
+    g.outputs = {{b.contract(heads(0), heads(1)), {}}};
+    g.input_count = 2;
+    std::vector<loop::LoopNest> nests;
+    expect_near(g, 1e-5, lowering, &nests);
+    EXPECT_EQ(count_of(nests.back().body, loop::StmtKind::CopyAsync), width == 64 ? 4 : 0) << loop::print(nests.back());
+  }
+}
+
 TEST(Device, Tf32IsRoundedTo) {
   const Graph g = contraction(1, 1, 1, 1, DType::F32, false, false);
   auto inputs = testing::random_inputs(g, 1);
@@ -318,27 +407,32 @@ TEST(Device, Tf32IsRoundedTo) {
   EXPECT_EQ(interpret(g, inputs, lowering)[0].f[0], 1.0 + 0x1p-10);  // ties go away from zero
 }
 
-// Each barrier is there for a reason: without it, there is a race.
-void without_each_barrier(const loop::Stmt& s, const std::function<void(const loop::Stmt&)>& take) {
+// Each barrier, commit and wait is there for a reason: without it, there is a race, or a copy is read too early.
+bool orders(const loop::StmtNode& s) {
+  return s.kind == loop::StmtKind::Barrier || s.kind == loop::StmtKind::CommitCopies ||
+         s.kind == loop::StmtKind::WaitCopies;
+}
+void without_each(const loop::Stmt& s, const std::function<void(const loop::Stmt&, const loop::StmtNode&)>& take) {
   for (size_t i = 0; i < s->body.size(); ++i) {
     auto copy = std::make_shared<loop::StmtNode>(*s);
-    if (s->body[i]->kind == loop::StmtKind::Barrier) {
+    if (orders(*s->body[i])) {
       copy->body.erase(copy->body.begin() + static_cast<std::ptrdiff_t>(i));
-      take(copy);
+      take(copy, *s->body[i]);
     } else {
-      without_each_barrier(s->body[i], [&](const loop::Stmt& changed) {
+      without_each(s->body[i], [&](const loop::Stmt& changed, const loop::StmtNode& removed) {
         copy->body[i] = changed;
-        take(copy);
+        take(copy, removed);
       });
     }
   }
 }
-void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
+int expect_order_needed(const Graph& graph, int64_t bytes_out,
+                        const lower::LoweringOptions& lowering = lower::LoweringOptions{gpu_target(Gpu::Sm90a)}) {
   std::vector<loop::LoopNest> nests;
   const auto inputs = testing::random_inputs(graph, 3);
-  interpret(graph, inputs, lower::LoweringOptions{gpu_target(Gpu::Sm90a)}, &nests);
+  interpret(graph, inputs, lowering, &nests);
   int removed = 0;
-  without_each_barrier(nests.back().body, [&](const loop::Stmt& body) {
+  without_each(nests.back().body, [&](const loop::Stmt& body, const loop::StmtNode& what) {
     loop::LoopNest changed = nests.back();
     changed.body = body;
     std::vector<interpret::Memory> arguments;
@@ -348,18 +442,37 @@ void expect_barriers_needed(const Graph& graph, int64_t bytes_out) {
         arguments.push_back(b.written ? interpret::output_of(bytes_out)
                                       : interpret::Memory{testing::to_bytes(inputs.at(input++))});
     const auto found = interpret::run(changed, arguments).messages;
-    EXPECT_TRUE(!found.empty() && found[0].find("race on") == 0) << loop::print(changed);
+    const std::string wanted = what.kind == loop::StmtKind::Barrier ? "race on" : "before a copy to it is waited for";
+    EXPECT_TRUE(std::any_of(found.begin(), found.end(), [&](const std::string& f) {
+      return f.find(wanted) != std::string::npos;
+    })) << loop::print(changed);
     ++removed;
   });
   EXPECT_GT(removed, 0);
+  return removed;
 }
-TEST(Device, EveryRemovedBarrierIsFound) {
-  expect_barriers_needed(softmax(3, 100), 1200);
+TEST(Device, EveryRemovedBarrierAndWaitIsFound) {
+  expect_order_needed(softmax(3, 100), 1200);
   Graph product;
   Builder b{product, {}};
   product.outputs = {{b.contract(b.input(0, {DType::F32, {1, 40, 70}}), b.input(1, {DType::F32, {1, 40, 70}})), {}}};
   product.input_count = 2;
-  expect_barriers_needed(product, 6400);
+  expect_order_needed(product, 6400);
+  lower::LoweringOptions tf32{gpu_target(Gpu::Sm90a)};
+  tf32.tf32 = true;
+  for (int transposed = 0; transposed < 4; ++transposed) {
+    const auto all = [&](DType dtype, int64_t k) {
+      Graph g;
+      Builder b{g, {}};
+      const auto [l, r] = testing::operands(b, 1, 40, 40, k, dtype, transposed & 1, transposed & 2);
+      g.outputs = {{b.contract(b.cast(l, DType::F32), b.cast(r, DType::F32)), {}}};
+      g.input_count = 2;
+      return g;
+    };
+    EXPECT_EQ(expect_order_needed(all(DType::BF16, 200), 6400), 4);
+    EXPECT_EQ(expect_order_needed(all(DType::F32, 200), 6400, tf32), 4);
+    EXPECT_EQ(expect_order_needed(all(DType::BF16, 16), 6400), 3);  // one tile of k
+  }
 }
 
 }  // namespace

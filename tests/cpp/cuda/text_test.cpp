@@ -50,6 +50,8 @@ std::vector<Graph> graphs(uint64_t random) {
   for (int transposed = 0; transposed < 4; ++transposed)
     for (DType dtype : {DType::F32, DType::BF16})
       all.push_back(testing::contraction(2, 33, 65, 17, dtype, transposed & 1, transposed & 2));
+  for (int transposed = 0; transposed < 4; ++transposed)  // copied while others are multiplied
+    all.push_back(testing::contraction(2, 40, 72, 168, DType::BF16, transposed & 1, transposed & 2));
   return all;
 }
 
@@ -94,8 +96,15 @@ TEST(Text, TensorCoresInTf32) {
   options.tf32 = true;
   std::vector<Graph> all;
   for (int transposed = 0; transposed < 4; ++transposed)
-    all.push_back(testing::contraction(2, 33, 65, 17, DType::F32, transposed & 1, transposed & 2));
+    for (int64_t odd : {1, 0})
+      all.push_back(
+          testing::contraction(2, 36 - 3 * odd, 68 - 3 * odd, 84 - odd, DType::F32, transposed & 1, transposed & 2));
   EXPECT_EQ(wrong(all, options), "");  // halves are exact in tf32
+  options.target.multiprocessors = 1;  // the largest tiles
+  all.clear();
+  all.push_back(testing::contraction(1, 130, 136, 56, DType::F32, false, true));
+  all.push_back(testing::contraction(1, 136, 130, 72, DType::BF16, true, false));
+  EXPECT_EQ(wrong(all, options), "");
 }
 
 TEST(Text, AnOptimizersStep) {
@@ -208,6 +217,36 @@ TEST(Text, MemoryThatBeginsAnywhere) {  // copies of 16 bytes are no single acce
   }
 }
 
+TEST(Text, OperandsThatBeginAnywhere) {  // likewise of what is copied to Shared memory
+  const Graph g = testing::contraction(1, 40, 40, 104, DType::BF16, false, true);
+  const auto inputs = testing::halves(g, 1), wanted = testing::oracle(g, inputs);
+  const plan::Plan plan = compiler::compile(testing::copy_of(g), "text", testing::device_options(true));
+  ASSERT_EQ(plan.kernels.size(), 1u);
+  ASSERT_NE(std::string(plan.kernels[0].code.begin(), plan.kernels[0].code.end()).find("copyasync(8)"),
+            std::string::npos);
+  const auto driver = std::make_shared<HostDriver>(TRAINC_CXX);
+  driver->add(plan);
+  driver->compile();
+  runtime::cuda::CudaExecutable executable(plan, driver);
+  std::vector<uint8_t> temp(plan.temp_bytes + 1);
+  for (size_t from = 0; from < 32; from += 2) {
+    std::vector<std::vector<uint8_t>> in;
+    runtime::Call call;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const std::vector<uint8_t> given = testing::to_bytes(inputs[i]);
+      const size_t at = i == 2 ? 0 : (from * (i + 1)) % 32;  // the two differently; floats where they may be
+      in.emplace_back(at + given.size());
+      std::copy(given.begin(), given.end(), in.back().begin() + static_cast<std::ptrdiff_t>(at));
+      call.inputs.push_back(in.back().data() + at);
+    }
+    std::vector<uint8_t> out(testing::to_bytes(wanted[0]).size());
+    call.outputs = {out.data()};
+    call.temp = temp.data();
+    executable.run(call);
+    testing::expect_close({testing::from_bytes(wanted[0].type, out.data())}, wanted);
+  }
+}
+
 // --- each mistake of the printer is seen
 
 struct Seeded { const char *what, *from, *to; };
@@ -225,25 +264,28 @@ TEST_P(TextWithAMistake, IsSeen) {
   EXPECT_NE(found, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Printer, TextWithAMistake,
-                         ::testing::Values(Seeded{"no barrier", "__syncthreads();", ""},
-                                           Seeded{"one exchange too few", "apart >= 1;", "apart >= 2;"},
-                                           Seeded{"another order of fma", "fmaf(", "-fmaf("},
-                                           Seeded{"rounding to odd", "0x7fff", "0x0fff"},
-                                           Seeded{"a NaN loses", "a != a || a > b", "a > b"},
-                                           Seeded{"half a bf16", "(unsigned)x << 16", "(unsigned)x << 15"},
-                                           Seeded{"threads run on", "if (threadIdx.x < ", "if (threadIdx.x <= "},
-                                           Seeded{"copies repeat themselves", "to[i] = w.x[i];", "to[i] = w.x[0];"},
-                                           Seeded{"sums lose a term", "return (T)(a + b);", "return b;"},
-                                           Seeded{"signed division",
-                                                  "return b != 0 && r != 0 && (r < 0) != (b < 0) ? (T)(q - 1) : q;",
-                                                  "return q;"}),
-                         [](const auto& info) {
-                           std::string name = info.param.what;
-                           for (char& c : name)
-                             if (c == ' ') c = '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Printer, TextWithAMistake,
+    ::testing::Values(Seeded{"no barrier", "__syncthreads();", ""},
+                      Seeded{"copies are not waited for", "wait_copies<", "wait_copies<1 + "},
+                      Seeded{"copies are one group", "  commit_copies();", "  "},
+                      Seeded{"what does not exist is copied", "exists ? from : nullptr", "from"},
+                      Seeded{"a matrix is not transposed", "load_matrix_transposed(a_", "load_matrix(a_"},
+                      Seeded{"one exchange too few", "apart >= 1;", "apart >= 2;"},
+                      Seeded{"another order of fma", "fmaf(", "-fmaf("}, Seeded{"rounding to odd", "0x7fff", "0x0fff"},
+                      Seeded{"a NaN loses", "a != a || a > b", "a > b"},
+                      Seeded{"half a bf16", "(unsigned)x << 16", "(unsigned)x << 15"},
+                      Seeded{"threads run on", "if (threadIdx.x < ", "if (threadIdx.x <= "},
+                      Seeded{"copies repeat themselves", "to[i] = w.x[i];", "to[i] = w.x[0];"},
+                      Seeded{"sums lose a term", "return (T)(a + b);", "return b;"},
+                      Seeded{"signed division", "return b != 0 && r != 0 && (r < 0) != (b < 0) ? (T)(q - 1) : q;",
+                             "return q;"}),
+    [](const auto& info) {
+      std::string name = info.param.what;
+      for (char& c : name)
+        if (c == ' ') c = '_';
+      return name;
+    });
 
 }  // namespace
 }  // namespace trainc

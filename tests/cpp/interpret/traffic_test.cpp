@@ -75,6 +75,40 @@ TEST(Traffic, NarrowElementsShareWordsAndWideOnesTakeTurns) {
   EXPECT_EQ(of(asked("t", "t", "u", "u", "f64"), "s", false).least, 200);
 }
 
+/// A line of Shared memory is a row of 32 bf16; the pieces of 8 of it lie where `place` says, by line and piece.
+std::vector<Traffic> matrices(const std::string& place) {
+  const auto at = [&](std::string line, std::string piece) {
+    std::string text = place;
+    for (const auto& [word, by] : {std::pair{std::string("line"), line}, {std::string("piece"), piece}})
+      for (size_t i = 0; (i = text.find(word, i)) != std::string::npos; i += by.size())
+        text.replace(i, word.size(), by);
+    return text;
+  };
+  const loop::LoopNest nest = loop::parse(
+      "kernel k\n  parallel 100\n  threads 32\n  argument x: bf16[?]\n  argument out: bf16[?] written\n"
+      "  shared s: bf16[512] written\n  register r: bf16[8] written\nbody:\n  parallel b in 100:\n"
+      "    thread t in 64:\n      copyasync(8) s[(t // 4) * 32 + (" +
+      at("(t // 4)", "(t % 4)") +
+      ") * 8] = x[b * 512 + t * 8]\n    commit\n    wait(0)\n    barrier\n    thread u in 32:\n"
+      "      loadmatrix r[0] = s[(u % 16) * 32 + (" +
+      at("(u % 16)", "(u // 16)") + ") * 8]\n      store out[b * 32 + u] = r[0]\n");
+  loop::verify(nest);
+  return traffic_of(nest);
+}
+
+TEST(Traffic, CopiesToSharedMemoryAndMatricesOfIt) {
+  const auto plain = matrices("piece");
+  EXPECT_EQ(of(plain, "x", false).units, 200 * 16);  // 64 copies of 16 bytes: two requests of 512 bytes
+  EXPECT_EQ(of(plain, "x", false).least, 200 * 16);
+  EXPECT_EQ(of(plain, "s", true).units, 200 * 4);
+  EXPECT_EQ(of(plain, "s", false).requests, 400);
+  EXPECT_EQ(of(plain, "s", false).units, 400 * 4);  // eight rows, 64 bytes apart: two by two
+  const auto turned = matrices("(piece + line // 2) % 4");
+  EXPECT_EQ(of(turned, "s", true).units, 200 * 4);
+  EXPECT_EQ(of(turned, "s", false).units, 400);
+  EXPECT_EQ(of(turned, "s", false).least, 400);
+}
+
 TEST(Traffic, LongLoopsAreFollowedInPart) {
   const loop::LoopNest nest = loop::parse(
       "kernel k\n  parallel 1\n  threads 64\n  argument x: f32[?]\n  argument out: f32[?] written\nbody:\n"

@@ -335,7 +335,7 @@ NO_CHOICE = {
     "frontend/stablehlo/known.cpp": {"kMostElements"},
     "frontend/stablehlo/parts.h": {"kMostConstants"},
     "frontend/stablehlo/windows.cpp": {"kMostPlaces"},
-    "loop/loop.h": {"kCopyBytes", "kTileSide", "kWarp"},
+    "loop/loop.h": {"kBanksBytes", "kCopyBytes", "kMatrices", "kTileSide", "kWarp"},
     "loop/mma.h": {"kMmaM", "kMmaSums"},
     "loop/offsets.cpp": {"kNone"},
     "loop/simplify.cpp": {"kMin"},
