@@ -35,6 +35,7 @@ UNARY = (
     "{0}.float()", "{0}.double()", "{0}.bfloat16().float()", "{0}.detach() + {0}", "{0}.clone()", "torch.erf({0})",
     "F.elu({0})", "{0}.round() + {0}", "torch.where({0} > 0, {0}, 0.1 * {0})", "{0}.masked_fill({0} > 1, 0.5)",
     "{0} * {0}.new_tensor([0.5])", "torch.zeros_like({0}) + {0}", "{0}.contiguous()", "F.hardswish({0})", "{0}.sign() * {0}",
+    "{0}.detach()", "F.dropout({0}, 0.3, False)", "F.dropout({0}, 0.0)",
 )  # fmt: skip
 REDUCED = (
     "{0}.sum({1})", "{0}.mean({1}, keepdim=True)", "{0}.amax({1})", "{0}.softmax({1})", "{0}.log_softmax({1})", "{0}.cumsum({1})",
@@ -103,6 +104,26 @@ EFFECTS = (  # {0}: a float variable, {1}: a name of its own
     ("", "{1} = {0}.index_put((torch.tensor([0]),), {0}.new_tensor(0.5), accumulate=True)"),
     ("", "x.add_(0.0)\n{1} = {0} + x.sum()"),
 )  # fmt: skip
+# Memory that is looked at in several ways, one of them written; dropout then draws in the order in which it lies.
+WRITES = (
+    ("", "{1} = F.dropout({0} * 1, 0.5, False)\n{1}.mul_(0.5)"),
+    ("", "t = {0} * 1\n{1} = F.dropout(t, 0.0)\nt.add_(1)"),
+    ("", "{1} = {0} * 1\n{1}.transpose(0, -1).masked_fill_({1}.transpose(0, -1) > 0, 0.5)"),
+    ("", "{1} = F.dropout(({0} * 1).transpose(0, -1).clamp_(-1, 1), 0.3, self.training)"),
+    ("", "{1} = {0} * 1\nF.relu({1}.transpose(0, -1), inplace=True)"),
+    ("", "{1} = {0} * 1\n{1}.unfold(-1, 2, 2).mul_(0.5)"),
+    ("", "{1} = {0} * 1\n{1}.as_strided(({0}.numel(),), (1,)).add_(1)"),
+    ("", "{1} = {0} * 1\n{1}[1:].copy_({1}[:-1].clone())"),
+    ("", "{1} = {0} + torch.empty_like({0}.transpose(0, -1)).normal_().transpose(0, -1)"),
+    ("", "{1} = torch.empty_like({0}.transpose(0, -1)).bernoulli_(0.5) * {0}.transpose(0, -1)"),
+    ("", "t = {0}.detach().clone()\n{1} = t[..., :2]\nt.mul_(2)"),
+    ("", "{1} = {0}.detach().clone()\ntorch._foreach_mul_([{1}, {1}[..., :1]], 0.5)"),
+    ("", "{1} = {0}.detach().clone()\ntorch._foreach_add_([{1}, {1}], [{1}, {1}])"),
+    ("", "{1} = torch.empty_like({0}.detach())\ntorch.mul({0}.detach(), 2, out={1})"),
+    ("", "with torch.no_grad():\n    t = {0}.clone()\n    {1} = t[:1]\n    t.add_(1)"),
+    ("", "t, {1} = ({0} * 1).unsafe_chunk(2, -1)"),
+    ("", "t, {1} = ({0} * 1).chunk(2, -1)\nt.mul_(2)"),
+)  # fmt: skip
 
 
 def loop_of(rng: random.Random) -> dict[str, Any]:
@@ -144,10 +165,10 @@ def statement(rng: random.Random, pool: list[Variable], number: int) -> tuple[st
         made, used = rng.choice(LAYERS)
         words = one.name, one.shape[-1], f"m{number}"
         return made.format(*words), f"{name} = {used.format(*words)}"
-    if kind < 0.86:
+    if kind < 0.85:
         made, used = rng.choice(OF_IDS)
         return made.format("ids", f"m{number}"), f"{name} = {used.format('ids', f'm{number}')}"
-    made, used = rng.choice(EFFECTS)
+    made, used = rng.choice(EFFECTS if kind < 0.94 else WRITES)
     words = one.name, name, number
     return made.format(*words), used.format(*words)
 
