@@ -91,11 +91,13 @@ class _Writes:
                 plain.append((tensor, other))
         if func in _DRAWS:
             _check_drawn(func, written)
-        _check_sizes(func, args, kwargs)
+        grows = _gets_other_sizes(func, args, kwargs)
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
         shapes = [tensor.shape for tensor in written]
-        result = self._dispatch(mode, func, types, args, kwargs)
+        result = self._dispatch(mode, func, types, args, kwargs)  # where eager refuses the call, this does
+        if grows:
+            raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
         for tensor, shape in zip(written, shapes, strict=True):
             if tensor.shape == shape:  # `out=` an empty tensor makes it as large as the result, and lays it
                 _lay_as_before(tensor)
@@ -170,16 +172,17 @@ def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
             raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
 
 
-def _check_sizes(func: Any, args: tuple, kwargs: dict) -> None:
-    """NotCompiled where a result (`out=`) that has elements gets other sizes, as eager does with a warning: in a trace, what else
-    looks at its memory would not know."""
+def _gets_other_sizes(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a result (`out=`) that has elements gets other sizes, as eager does with a warning: in a trace, what else looks at
+    its memory would not know."""
     names = [argument.name for argument in compat.schema_of(func).arguments if argument.is_out]
-    outs = [kwargs[name] for name in names if isinstance(kwargs.get(name), FunctionalTensor)]
-    if not outs or all(0 in out.shape for out in outs):
-        return
+    before = {name: kwargs[name].shape for name in names if isinstance(kwargs.get(name), FunctionalTensor)}
+    before = {name: shape for name, shape in before.items() if 0 not in shape}
+    if not before:
+        return False
     given = [leaf for leaf in compat.pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FunctionalTensor)]
     if not all(is_static(geometry(tensor)) for tensor in given):
-        return
+        return False
 
     def meta(value: Any) -> Any:
         if not isinstance(value, FunctionalTensor):
@@ -192,10 +195,8 @@ def _check_sizes(func: Any, args: tuple, kwargs: dict) -> None:
         try:
             func(*args, **kwargs)
         except Exception:  # what has no such kernel, or is refused: the trace will tell
-            return
-    for name, out in zip(names, outs, strict=False):
-        if 0 not in out.shape and kwargs[name].shape != out.shape:
-            raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
+            return False
+    return any(kwargs[name].shape != shape for name, shape in before.items())
 
 
 def _written(func: Any, args: tuple, kwargs: dict) -> list[FunctionalTensor]:
