@@ -22,7 +22,7 @@ from types import ModuleType
 
 from workers import FINDS, Results, Worker, add_options, tell_finds, work_through
 
-PARTS = 12  # of a file's tests, each a cross-section of it
+PARTS = 24  # of a file's tests, each a cross-section of it
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def test_a_sample_of_jax_s_own_cases(tmp_path):
     assert done.returncode == 0, told
     ours = sum(v["class"] in ("compiled", "in parts") for v in verdicts)
     fell_back = sum(v["class"] == "fell back" for v in verdicts)
-    assert ours > 400 and ours > 0.9 * (ours + fell_back), told
+    assert ours > 200 and ours > 0.9 * (ours + fell_back), told
 
 
 def test_each_verdict(tmp_path):
