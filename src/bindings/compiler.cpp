@@ -99,8 +99,7 @@ struct CompileRequest {
     compiler::Job job;
     job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     job.shared = shared;
-    if (!tuner.is_none() && (options.target.measures || options.target.measures_products))
-      job.tuning = tuning_of(tuner, device);
+    if (!tuner.is_none() && options.target.tunes()) job.tuning = tuning_of(tuner, device);
     job.library_has = [on = runtime::device(device)](const plan::Product& p, int64_t bytes) {
       return on->has_algorithm(p, bytes);
     };

@@ -76,12 +76,7 @@ void bind_machine(nb::module_& m) {
       "multiplies", [](const std::string& device) { return runtime::device(device)->multiplies(); }, nb::arg("device"),
       "Whether the vendor's library of matrix products can be loaded.");
   m.def(
-      "measures",
-      [](const std::string& target) {
-        const Target t = target_of(target, cpu_level());
-        return t.measures || t.measures_products;
-      },
-      nb::arg("target"),
+      "measures", [](const std::string& target) { return target_of(target, cpu_level()).tunes(); }, nb::arg("target"),
       "Whether kernels, or products of the vendor's library, for a target are timed while a plan is compiled: what "
       "tune=\"max\" needs.");
   m.def(

@@ -486,6 +486,13 @@ class Device {
     }
   }
 
+  void check_begins(int buffer, int64_t at, int64_t multiple, std::string_view what, int thread) {
+    if (at % multiple != 0)
+      report_.find(
+          fmt::format("{} of {} that begins at no multiple", what, nest_.buffers[static_cast<size_t>(buffer)].name),
+          fmt::format("element {} {}", at, place(thread)));
+  }
+
   void copy(const StmtNode& s, const Threads& active) {
     const bool reads = nest_.buffers[static_cast<size_t>(s.buffer)].space == Space::Register;
     const int memory = reads ? s.source : s.buffer;
@@ -493,10 +500,7 @@ class Device {
     const Value* at = reads ? from.data() : to.data();
     note(memory, !reads, active, at, nullptr, s.lanes);
     for (int t : active) {
-      if (at[t].i % s.lanes != 0)
-        report_.find(fmt::format("a copy of {} elements of {} that begins at no multiple", s.lanes,
-                                 nest_.buffers[static_cast<size_t>(memory)].name),
-                     fmt::format("element {} {}", at[t].i, place(t)));
+      check_begins(memory, at[t].i, s.lanes, fmt::format("a copy of {} elements", s.lanes), t);
       int64_t lanes = s.lanes;
       if (const BufferState& b = buffers_[static_cast<size_t>(memory)];
           nest_.buffers[static_cast<size_t>(memory)].bits && at[t].i >= 0 && at[t].i < b.numel) {
@@ -519,10 +523,7 @@ class Device {
       const size_t thread = static_cast<size_t>(t);
       const bool reads = !guard || guard[t].i;
       for (const auto& [buffer, at] : {std::pair{s.buffer, to[thread].i}, {s.source, reads ? from[thread].i : 0}})
-        if (at % s.lanes != 0)
-          report_.find(fmt::format("a copy of {} elements of {} that begins at no multiple", s.lanes,
-                                   nest_.buffers[static_cast<size_t>(buffer)].name),
-                       fmt::format("element {} {}", at, place(t)));
+        check_begins(buffer, at, s.lanes, fmt::format("a copy of {} elements", s.lanes), t);
       const bool real = is_float(nest_.buffers[static_cast<size_t>(s.source)].dtype);
       for (int i = 0; i < s.lanes; ++i) {
         const int64_t at = to[thread].i + i;
@@ -561,9 +562,9 @@ class Device {
   }
 
   void load_matrix(const StmtNode& s, const Threads& active) {
-    const Buffer& source = nest_.buffers[static_cast<size_t>(s.source)];
-    const int width = static_cast<int>(kCopyBytes / size_of(source.dtype));  // elements of a row
-    const int held = width / 4;                                              // of each matrix, by a thread
+    const DType dtype = nest_.buffers[static_cast<size_t>(s.source)].dtype;
+    const int width = static_cast<int>(kCopyBytes / size_of(dtype));  // elements of a row
+    const int held = width / 4;                                       // of each matrix, by a thread
     const Values &to = evaluate(s.index, active), &from = evaluate(s.value, active);
     for (int warp = 0; warp < threads_ / kWarp; ++warp) {
       if (!together(warp, active, "a LoadMatrix")) continue;
@@ -572,10 +573,7 @@ class Device {
         Threads rows;
         for (int r = 0; r < kMatrixRows; ++r) rows.push_back(static_cast<int>(first) + r);
         note(s.source, false, rows, from.data(), nullptr, width);
-        for (int r : rows)
-          if (from[static_cast<size_t>(r)].i % width != 0)
-            report_.find(fmt::format("a matrix's row of {} that begins at no multiple", source.name),
-                         fmt::format("element {} {}", from[static_cast<size_t>(r)].i, place(r)));
+        for (int r : rows) check_begins(s.source, from[static_cast<size_t>(r)].i, width, "a matrix's row", r);
         for (int l = 0; l < kWarp; ++l)
           for (int i = 0; i < held; ++i) {
             const int column = l % 4 * held + i, row = l / 4, t = warp * kWarp + l;

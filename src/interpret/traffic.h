@@ -1,5 +1,5 @@
 // What warps ask of memory: sectors of global memory, wavefronts of Shared memory, and how few could do.
-// From "Device Memory Accesses" and "Shared Memory" of NVIDIA's CUDA C++ programming guide. Includes: support.
+// From "Device Memory Accesses" and "Shared Memory" of NVIDIA's CUDA C++ programming guide. Includes: loop.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "loop/loop.h"
+
 namespace trainc::interpret {
 
-constexpr int64_t kSector = 32;                      // bytes: the least that global memory gives
-constexpr int64_t kBanks = 32, kBankBytes = 4;       // of Shared memory, in one cycle
-constexpr int64_t kTurnBytes = kBanks * kBankBytes;  // what Shared memory gives in one wavefront
+constexpr int64_t kSector = 32;                    // bytes: the least that global memory gives
+constexpr int64_t kTurnBytes = loop::kBanksBytes;  // what Shared memory gives in one wavefront
+constexpr int64_t kBankBytes = 4, kBanks = kTurnBytes / kBankBytes;
 
 /// All requests of one kind to one buffer. A request is an instruction of a warp; a LoadMatrix is four.
 struct Traffic {

@@ -33,11 +33,9 @@
 //  19. Copy: 2, 4, 8 or 16 lanes, at most kCopyBytes, between a Register buffer and an Argument or Shared one of its
 //      dtype, in a Thread loop; of bits, 8 at most, and to bits, 8. No other statement writes bits.
 //  20. CopyAsync: kCopyBytes, from an Argument that the nest does not write to a Shared buffer of its dtype, in a
-//  Thread
-//      loop. CommitCopies and WaitCopies lie in none, in nests for a device.
+//      Thread loop. CommitCopies and WaitCopies lie in none, in nests for a device.
 //  21. LoadMatrix: in a Thread loop over all threads of the block, from a Shared to a Register buffer of its dtype,
-//  bf16
-//      or f32; transposed, of bf16.
+//      bf16 or f32; transposed, of bf16.
 #include <fmt/format.h>
 
 #include <algorithm>

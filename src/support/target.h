@@ -47,6 +47,7 @@ struct Target {
   bool measures = false;           // kernels can be timed while a plan is compiled: tune="max"
   bool measures_products = false;  // the same of the vendor's library's algorithms
 
+  bool tunes() const { return measures || measures_products; }  // whether tune="max" measures anything
   bool operator==(const Target&) const = default;
 };
 

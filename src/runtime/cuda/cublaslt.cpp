@@ -99,6 +99,9 @@ int64_t usable(int64_t bytes) { return std::max<int64_t>(bytes - kAligned, 0); }
 
 int64_t offset_bytes(const CublasLtCall::Matrix& x) { return x.offset * size_of(x.dtype); }
 
+/// Of memory that is not there yet: it is not read.
+const void* begin_of_any() { return reinterpret_cast<const void*>(uintptr_t{kAligned}); }
+
 uint32_t alignment(const CublasLtCall::Matrix& x, const void* p) {
   return static_cast<uint32_t>(lowest_alignment(p, offset_bytes(x)));
 }
@@ -154,10 +157,8 @@ struct CublasLt::Impl {
     return {std::move(desc), layout(c.a, c.batch), layout(c.b, c.batch), layout(c.d, c.batch)};
   }
 
-  /// Of memory that is not there yet.
   Problem usual_problem(const CublasLtCall& c) const {
-    const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
-    return problem(c, c.bias || c.sums_a || c.sums_b ? begin : nullptr);
+    return problem(c, c.bias || c.sums_a || c.sums_b ? begin_of_any() : nullptr);
   }
 
   /// Where the matrices begin: bytes that their addresses are multiples of, at most 16.
@@ -165,9 +166,8 @@ struct CublasLt::Impl {
 
   /// That of all memory that begins at multiples of 16 bytes.
   static Alignments usual(const CublasLtCall& c) {
-    const auto* begin = reinterpret_cast<const void*>(uintptr_t{kAligned});  // of nothing: it is not read
-    const uint32_t d = alignment(c.d, begin);
-    return {alignment(c.a, begin), alignment(c.b, begin), d, d, 16};
+    const uint32_t d = alignment(c.d, begin_of_any());
+    return {alignment(c.a, begin_of_any()), alignment(c.b, begin_of_any()), d, d, 16};
   }
   static bool at_least(const Alignments& x, const Alignments& y) {
     return x.a >= y.a && x.b >= y.b && x.c >= y.c && x.d >= y.d && x.vector >= y.vector;

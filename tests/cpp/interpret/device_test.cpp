@@ -44,21 +44,22 @@ std::vector<float> ramp() {
   return x;
 }
 
-struct Result {
+template <class T> struct Result {
   std::vector<std::string> messages;
-  std::vector<float> out;
+  std::vector<T> out;
 };
-Result run_text(const std::string& text) {
+template <class T> Result<T> run_text(const std::string& text, const std::vector<T>& x, int64_t out_bytes) {
   const loop::LoopNest nest = loop::parse(text);
   loop::verify(nest);
   EXPECT_EQ(loop::print(loop::parse(loop::print(nest))), loop::print(nest));
-  std::vector<Memory> arguments = {memory_of(ramp()), output_of(12)};
+  std::vector<Memory> arguments = {memory_of(x), output_of(out_bytes)};
   const Findings f = run(nest, arguments);
-  return {f.messages, values_of<float>(arguments[1])};
+  return {f.messages, values_of<T>(arguments[1])};
 }
+Result<float> run_text(const std::string& text) { return run_text(text, ramp(), 12); }
 
 TEST(Device, CleanKernel) {
-  const Result r = run_text(kRowSum);
+  const Result<float> r = run_text(kRowSum);
   EXPECT_THAT(r.messages, IsEmpty());
   for (int i = 0; i < 3; ++i) {
     float sum = 0;
@@ -141,7 +142,7 @@ body:
       store out[i] = r[3]
 )";
 TEST(Device, Copies) {
-  const Result r = run_text(kCopies);
+  const Result<float> r = run_text(kCopies);
   EXPECT_THAT(r.messages, IsEmpty());
   EXPECT_THAT(r.out, ElementsAre(ramp()[3], ramp()[7], ramp()[11]));
   EXPECT_THAT(run_text(with(kCopies, "x[i * 4]", "x[i * 6]")).messages,
@@ -178,7 +179,7 @@ body:
         store out[i] = s[69] + s[100]
 )";
 TEST(Device, AsynchronousCopies) {
-  const Result r = run_text(kAsync);
+  const Result<float> r = run_text(kAsync);
   EXPECT_THAT(r.messages, IsEmpty());
   EXPECT_THAT(r.out, ElementsAre(ramp()[5], ramp()[69], ramp()[133]));  // s[100] is a zero that exists nowhere
   const std::string unwaited = "read of s before a copy to it is waited for: element ";
@@ -235,15 +236,10 @@ body:
         store out[l * 8 + 6] = r[6]
         store out[l * 8 + 7] = r[7]
 )";
-std::pair<std::vector<std::string>, std::vector<uint16_t>> matrices(const std::string& text) {
-  const loop::LoopNest nest = loop::parse(text);
-  loop::verify(nest);
-  EXPECT_EQ(loop::print(loop::parse(loop::print(nest))), loop::print(nest));
+Result<uint16_t> matrices(const std::string& text) {
   std::vector<uint16_t> x(256);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint16_t>(i);
-  std::vector<Memory> arguments = {memory_of(x), output_of(512)};
-  const Findings f = run(nest, arguments);
-  return {f.messages, values_of<uint16_t>(arguments[1])};
+  return run_text(text, x, 512);
 }
 TEST(Device, Matrices) {
   const auto [found, straight] = matrices(kMatrix);
@@ -256,14 +252,14 @@ TEST(Device, Matrices) {
       EXPECT_EQ(straight[lane * 8 + i], matrix + row * 8 + column) << lane << " " << i;
       EXPECT_EQ(transposed[lane * 8 + i], matrix + column * 8 + row) << lane << " " << i;
     }
-  EXPECT_THAT(matrices(with(kMatrix, "s[l * 8]", "s[l * 4]")).first,
+  EXPECT_THAT(matrices(with(kMatrix, "s[l * 8]", "s[l * 4]")).messages,
               ElementsAre("a matrix's row of s that begins at no multiple: element 4 in thread 1 of block 0 (first of "
                           "16)"));
-  EXPECT_THAT(matrices(with(kMatrix, "s[l * 8]", "s[l * 8 + 8]")).first,
+  EXPECT_THAT(matrices(with(kMatrix, "s[l * 8]", "s[l * 8 + 8]")).messages,
               ElementsAre(HasSubstr("load of s out of bounds: element 256 of 256 ")));
   EXPECT_THAT(matrices(with(kMatrix, "      loadmatrix r[0] = s[l * 8]\n",
                             "      for half in cast<i64>(l < 16) atmost 1:\n        loadmatrix r[0] = s[l * 8]\n"))
-                  .first,
+                  .messages,
               ::testing::Contains(HasSubstr("a LoadMatrix that not all threads of a warp reach")));
 }
 
