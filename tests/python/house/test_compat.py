@@ -49,6 +49,8 @@ REPLACED = {
     compat.DONATED_BUFFERS: None,
     compat.JOINT_TRACE: ["fn", "primals_descs"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
+    compat.TENSOR_HOOK: ["self", "hook"],
+    compat.OWN_BACKWARD: ["self", "args"],
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],
     compat.DYNAMO_INLINE: ["parent", "func"],

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import DOORS, assert_same
+from conftest import DOORS, Calls, assert_same
 from torch import nn
 
 import trainc
@@ -84,29 +84,15 @@ class TwoWays(torch.autograd.Function):
         return da * 2, db * 3
 
 
-class TwoWaysAsTheyAre(TwoWays):
-    """The same, but it is handed None."""
-
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.set_materialize_grads(False)
-        return a * 2, b * 3
-
-    @staticmethod
-    def backward(ctx, da, db):
-        return None if da is None else da * 2, None if db is None else db * 3
-
-
 class Functions(nn.Module):
     outputs = 3
 
-    def __init__(self, function=TwoWays):
+    def __init__(self):
         super().__init__()
         self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.function = function
 
     def forward(self, x):
-        a, b = self.function.apply(self.a(x), self.b(x))
+        a, b = TwoWays.apply(self.a(x), self.b(x))
         return a.sum(), b.square().sum(), self.c(x).sum()
 
 
@@ -127,10 +113,7 @@ class Written(nn.Module):
 
 MODELS = {
     "heads": Heads, "pooler": Pooler, "experts": Experts, "zeros": Zeros, "functions": Functions, "written": Written,
-    "functions as they are": lambda: Functions(TwoWaysAsTheyAre),
 }  # fmt: skip
-# Dynamo itself drops `set_materialize_grads`: its graph gives zeros there with any backend.
-CHOICES = [(name, door) for name in MODELS for door in DOORS if (name, door) != ("functions as they are", "torch")]
 
 
 def choices(count):
@@ -155,7 +138,8 @@ def train(model, call, optimizer, x):
     return found
 
 
-@pytest.mark.parametrize(("name", "door"), CHOICES)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("door", DOORS)
 @torch._dynamo.config.patch(recompile_limit=64)
 def test_parameters_without_a_gradient(engine, strict, name, door):
     plain = MODELS[name]()
@@ -206,6 +190,101 @@ def test_in_a_step(engine, strict, name):
         for _ in range(2):
             assert_same(step(x), body(theirs, optimizers[0], x).detach(), 1e-4)
         assert_same(dict(ours.state_dict()), dict(theirs.state_dict()), 2e-4)
+
+
+class Constant(torch.autograd.Function):
+    """Its gradient does not depend on what it is given, as that of a loss which made it in its forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0].cos() + 1
+
+
+class Shifted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, da, db):
+        return da + db.cos()
+
+
+class Asking(torch.autograd.Function):
+    """It is handed None, and does something else then."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, da, db):
+        return (0 if da is None else da) + (torch.full((4,), 5.0) if db is None else db)
+
+
+def hooked(x, hook):
+    h = x * 3
+    h.register_hook(hook)
+    return h
+
+
+def constant_hook_of_both(x):
+    h = hooked(x, lambda gradient: torch.ones(4))
+    return h.sin() + x * 5, h * 2
+
+
+OWN_BACKWARDS = {
+    "a constant": lambda x: (x * 2, Constant.apply(x)), "of several": lambda x: (x * 5, *Shifted.apply(x)),
+    "asks": Asking.apply, "asks for an inner one": lambda x: (x.sin(), *Asking.apply(x.cos())),
+    "a hook's constant": lambda x: (x * 2, hooked(x, lambda gradient: torch.ones(4)).sin()),
+    "a hook's sum": lambda x: (x * 2, hooked(x, lambda gradient: gradient + 1).sin()),
+    "a hook of two": lambda x: (x * 4, *(lambda h: (h * 2, h.sin()))(hooked(x, lambda gradient: gradient * 0 + 5))),
+    "a hook of all": constant_hook_of_both,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::trainc.TraincWarning")
+@pytest.mark.parametrize("name", OWN_BACKWARDS)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_backward_of_the_programs_own_runs_where_eager_runs_it(name, door):
+    """What it makes of no gradient is not nothing, and eager does not call it."""
+    if (name, door) in (("asks", "torch"), ("asks for an inner one", "torch")):
+        pytest.skip("Dynamo itself drops set_materialize_grads: its graph gives zeros there with any backend")
+    run = OWN_BACKWARDS[name]
+    call = DOORS[door](Calls(run))
+    count = len(run(torch.ones(4, requires_grad=True)))
+    for used in choices(count):
+        found = []
+        for each in (call, run):
+            x = torch.arange(4.0, requires_grad=True)
+            results = each(x)
+            found.append(torch.autograd.grad(sum(results[i].sum() for i in used), x, allow_unused=True)[0])
+        assert_same(*found)
+
+
+@pytest.mark.parametrize("name", ["scaled", "clipped"])
+def test_a_backward_that_gives_nothing_for_nothing_is_compiled(strict, name):
+    hooks = {"scaled": lambda gradient: gradient * 0.5, "clipped": lambda gradient: gradient.clamp(-0.1, 0.1)}
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            return h.sum(), hooked(h, hooks[name]).sin().sum()
+
+    plain = Model(4, 4)
+    ours = trainc.compile(copy.deepcopy(plain))
+    for used in choices(2):
+        for model in (plain, ours):
+            model.zero_grad()
+            results = model(torch.ones(2, 4))
+            sum(results[i] for i in used).backward()
+        assert_same(*[{n: p.grad for n, p in model.named_parameters()} for model in (ours, plain)])
 
 
 def test_gradients_of_inputs(engine, strict):

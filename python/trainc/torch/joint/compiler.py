@@ -130,6 +130,7 @@ class Compiler:
         placeholders = list(gm.graph.find_nodes(op="placeholder"))
         primals = [node for node in placeholders if not node.name.startswith("tangents")]
         tangents = placeholders[len(primals) :]
+        self.reached.own.refuse(gm.graph, tangents)
         outputs = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
         forward_outputs, gradients = outputs[:num_fwd_outputs], outputs[num_fwd_outputs:]
 

@@ -3,13 +3,14 @@ eager, so that no optimizer decays or moves a parameter that had no part in the 
 
 The joint graph is traced with a gradient for every output. Two things tell what there would have been with some of them alone:
 where a gradient depends on the tangent of a used output, eager makes it; and where autograd's own graph leads from a used output
-to the tensor through an `autograd.Function`, too, for such a function is handed zeros for outputs that are not used.
+to the tensor through an `autograd.Function`, too, for such a function is handed zeros for outputs that are not used, or past a
+hook of the program's.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.compat import graph_capture
 from trainc.torch.joint import intermediate
+from trainc.torch.joint.own_backward import OwnBackwards
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -30,6 +32,7 @@ class TangentsOfGradients:
     def __init__(self) -> None:
         self._of_autograd: list[int] = []  # by input: tangents that autograd's graph leads from
         self.intermediate: dict[int, int] = {}  # outputs that others are made of (intermediate.py), by their places
+        self.own = OwnBackwards()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -46,17 +49,20 @@ class TangentsOfGradients:
         with (
             patched(*compat.JOINT_TRACE, create_joint_of_watched),
             patched(*compat.MATERIALIZED_GRADS, noted),
+            self.own.watched(),
         ):
             yield
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*primals: Any) -> Any:
+            self.own.forward_begins()
             result = fn(*primals)
             outputs, has_tangent = result[0]
             used = [o for o, has in zip(outputs, has_tangent, strict=True) if has]
             places = [i for i, output in enumerate(outputs) if _has_history(output)]
             order = _in_order(dict.fromkeys(outputs[i].grad_fn for i in places)) if len(places) > 1 else []
-            self._of_autograd = _led_to(used, primals, order)
+            self.own.forward_ends(used, order)
+            self._of_autograd = _led_to(used, primals, order, self.own.hooked())
             found = intermediate.made_of([outputs[i] for i in places], order) if order else {}
             self.intermediate = {places[k]: behind for k, behind in found.items()}
             return result
@@ -77,10 +83,12 @@ class TangentsOfGradients:
         return found
 
 
-def _led_to(outputs: Sequence[Any], inputs: Sequence[Any], order: Sequence[Any]) -> list[int]:
-    """For each input: the outputs from which autograd's graph leads to it, through an `autograd.Function` that is handed zeros
-    for outputs that are not used. All other operations give no gradient for such outputs. `order`: the graph's nodes."""
-    if not any(_hands_zeros(node) for node in order):
+def _led_to(outputs: Sequence[Any], inputs: Sequence[Any], order: Sequence[Any], hooked: Set[Any]) -> list[int]:
+    """For each input: the outputs from which autograd's graph leads to it, through an `autograd.Function`, which is handed zeros
+    for outputs that are not used, or past a hook of the program's, which may give what it likes. All other operations give no
+    gradient for such outputs. `order`: the graph's nodes; `hooked`: those that have such hooks."""
+    runs_own = {node for node in order if isinstance(node, BackwardCFunction) or node in hooked}
+    if not runs_own:
         return []
     start: dict[Any, int] = {}
     for i, output in enumerate(outputs):
@@ -90,17 +98,13 @@ def _led_to(outputs: Sequence[Any], inputs: Sequence[Any], order: Sequence[Any])
     through: dict[Any, int] = {}  # those that came through such a function
     for node in order:
         own = led.get(node, 0)
-        zeros = own if _hands_zeros(node) else through.get(node, 0)
+        zeros = own if node in runs_own else through.get(node, 0)
         for following, _ in node.next_functions:
             if following is not None:
                 led[following] = led.get(following, 0) | own
                 through[following] = through.get(following, 0) | zeros
     leaves = [torch.autograd.graph.get_gradient_edge(t).node if _has_gradient(t) else None for t in inputs]
     return [through.get(leaf, 0) for leaf in leaves]
-
-
-def _hands_zeros(node: Any) -> bool:
-    return isinstance(node, BackwardCFunction) and getattr(node, "trainc_materializes", True)
 
 
 def _has_history(value: Any) -> bool:
