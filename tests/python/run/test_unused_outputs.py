@@ -246,6 +246,8 @@ OWN_BACKWARDS = {
     "a hook's sum": lambda x: (x * 2, hooked(x, lambda gradient: gradient + 1).sin()),
     "a hook of two": lambda x: (x * 4, *(lambda h: (h * 2, h.sin()))(hooked(x, lambda gradient: gradient * 0 + 5))),
     "a hook of all": constant_hook_of_both,
+    "a hook that normalises": lambda x: (x * 2, hooked(x, lambda gradient: gradient / gradient.norm()).sin()),
+    "a hook that multiplies": lambda x: (x * 2, hooked(x, lambda gradient: gradient * gradient.norm().reciprocal()).sin()),
 }  # fmt: skip
 
 

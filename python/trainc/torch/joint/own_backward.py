@@ -152,6 +152,7 @@ def _leading_to(nodes: set[Any], used: Sequence[Any], order: Sequence[Any]) -> d
     return found
 
 
+_DIVIDED = torch.ops.aten.div.Tensor
 # Operations whose result is zero where their first operand is, whatever the others are.
 _FIRST = frozenset(
     {"neg", "div", "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "slice",
@@ -171,11 +172,14 @@ _ALL = frozenset({"add", "sub", "cat", "stack", "maximum", "minimum", "addmm", "
 
 
 def _vanishing(graph: torch.fx.Graph, tangents: set[Node]) -> set[Node]:
-    """What is zero where these tangents are."""
-    zero = set(tangents)
+    """What is zero where these tangents are. A product of zero with what is made of zero (1 / g.norm()) may be NaN."""
+    zero, made_of_zero = set(tangents), set(tangents)
     for node in graph.nodes:
-        if node.op == "call_function" and _vanishes(node, zero):
-            zero.add(node)
+        if node.op == "call_function" and not made_of_zero.isdisjoint(node.all_input_nodes):
+            made_of_zero.add(node)
+            if _vanishes(node, zero) and zero.issuperset(made_of_zero.intersection(node.all_input_nodes)):
+                if not (node.target is _DIVIDED and node.args[1] in zero):
+                    zero.add(node)
     return zero
 
 
