@@ -9,6 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <map>
@@ -38,6 +39,45 @@ void rename(std::vector<std::string>& origins, const std::map<std::string, std::
 nlohmann::json json_of(const runtime::StepTime&);
 /// As JSON: {steps, temporary, saved, buffers: those of the plan's arena and of the handle's}.
 std::string layout_text(const plan::Plan&);
+
+/// Takes the interpreter lock by `take`. CPython, before 3.14, ends a thread that wants it while the interpreter itself
+/// ends: it unwinds the thread, and where that comes to a destructor the process aborts, in the middle of an orderly
+/// end. Such a thread waits here until the process is gone, as in later versions.
+template <class F> void take_lock(const F& take) noexcept {
+  try {
+    take();
+  } catch (...) {
+    while (true) pause();
+  }
+}
+
+/// Without the interpreter lock, for a scope.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    take_lock([this] { PyEval_RestoreThread(state_); });
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+/// With the interpreter lock, for a scope, on whatever thread.
+class Locked {
+ public:
+  Locked() {
+    take_lock([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~Locked() { PyGILState_Release(state_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  PyGILState_STATE state_{};
+};
 
 /// A reference that may be dropped without the interpreter lock.
 std::shared_ptr<void> keep(nb::object);

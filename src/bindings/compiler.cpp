@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 /// What every function here does its work in: without the interpreter lock, and in the floating-point environment that
 /// the options say. That of the calling thread may be another, and constants are folded on it.
 template <class F> auto compiling(const compiler::CompileOptions& options, const F& work) {
-  nb::gil_scoped_release unlock;
+  const Unlocked unlock;
   const FloatEnvironment environment(options.flushes_denormals);
   return work();
 }
@@ -37,19 +37,19 @@ constexpr int kMostAlgorithms = 8;
 /// (compiler::FrameworkCandidate).
 compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
   const auto choose = [&tuner](const std::string& text, int variants, const std::function<double(int)>& measure) {
-    nb::gil_scoped_acquire lock;
+    const Locked lock;
     return nb::cast<int>(tuner.attr("variant")(text, variants, nb::cpp_function([&measure](int variant) {
-                                                 nb::gil_scoped_release unlock;
+                                                 const Unlocked unlock;
                                                  return measure(variant);
                                                })));
   };
   const auto framework = [&tuner, device](const compiler::FrameworkCandidate& candidate) {
-    nb::gil_scoped_acquire lock;
+    const Locked lock;
     nb::dict plans;
     const auto add = [&plans, &device](const char* name, const std::function<plan::Plan()>& make) {
       plans[name] = nb::cpp_function([&make, &device] {
         plan::Plan plan = [&] {
-          nb::gil_scoped_release unlock;
+          const Unlocked unlock;
           return make();
         }();
         return executable_of(std::move(plan), device, nullptr);
@@ -61,9 +61,9 @@ compiler::Tuning tuning_of(const nb::object& tuner, const std::string& device) {
   };
   const auto choose_way = [&tuner](const std::string& text, const std::vector<std::string>& ways,
                                    const std::function<double(int)>& measure) {
-    nb::gil_scoped_acquire lock;
+    const Locked lock;
     return nb::cast<std::string>(tuner.attr("way")(text, ways, nb::cpp_function([&measure](int way) {
-                                                     nb::gil_scoped_release unlock;
+                                                     const Unlocked unlock;
                                                      return measure(way);
                                                    })));
   };
@@ -105,7 +105,7 @@ struct CompileRequest {
     };
     job.progress = [&callback, signals = SignalCheck()](int64_t done, int64_t total) mutable {
       signals();
-      nb::gil_scoped_acquire lock;
+      const Locked lock;
       if (!callback.is_none()) callback(done, total);
     };
     return job;
@@ -346,7 +346,7 @@ struct Foreach {
       }
     }
     require(tensors.size() == numels.size(), plan().name + ": pointers and sizes differ in number");
-    nb::gil_scoped_release unlock;
+    const Unlocked unlock;
     if (!runtime::writes_apart(plan(), pointers, numels)) return false;
     runtime::StepTime run;
     {

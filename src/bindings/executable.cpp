@@ -201,7 +201,7 @@ std::vector<void*> pointers(const std::vector<uintptr_t>& ints) {
 runtime::ExternTensor taken_over(nb::handle pair) {
   nb::object owner = nb::borrow(pair[1]);
   const auto copy = [owner = keep(owner)]() -> runtime::ExternTensor {
-    nb::gil_scoped_acquire lock;
+    const Locked lock;
     nb::object copied = nb::handle(static_cast<PyObject*>(owner.get()))[0].attr("clone")();
     void* data = reinterpret_cast<void*>(nb::cast<uintptr_t>(copied.attr("data_ptr")()));
     return {data, keep(std::move(copied))};
@@ -211,7 +211,7 @@ runtime::ExternTensor taken_over(nb::handle pair) {
 
 std::vector<runtime::ExternTensor> call_framework(const nb::object& callback, const plan::Plan& plan,
                                                   const plan::Step& step, const std::vector<void*>& inputs) {
-  nb::gil_scoped_acquire lock;
+  const Locked lock;
   nb::list ints;
   for (void* p : inputs) ints.append(reinterpret_cast<uintptr_t>(p));
   const nb::object results = callback(&step - plan.steps.data(), ints);
@@ -237,7 +237,7 @@ class FrameworkGenerator {
  public:
   explicit FrameworkGenerator(const nb::object& generator) : generator_(generator) {}
   std::vector<uint8_t> state() const {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     return read();
   }
   /// One plan at a time, for torch lets go of the interpreter lock in these calls. The lock is taken before the
@@ -245,7 +245,7 @@ class FrameworkGenerator {
   /// the comparison and the setting is not seen: torch's own lock cannot be had from here.)
   bool exchange(const std::vector<uint8_t>& from, const std::vector<uint8_t>& to) const {
     const std::lock_guard one_at_a_time(exchange_mutex());
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     const nb::module_ torch = nb::module_::import_("torch");
     const nb::object bytes = nb::steal(
         PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(to.data()), static_cast<Py_ssize_t>(to.size())));
@@ -296,7 +296,7 @@ class Run {
       };
     if (!on_step_.is_none())
       call_.on_step = [this](int64_t step) {
-        const nb::gil_scoped_acquire lock;
+        const Locked lock;
         on_step_(step);
       };
   }
@@ -304,13 +304,13 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   void all() {
-    const nb::gil_scoped_release unlock;
+    const Unlocked unlock;
     loaded_->run(call_);
   }
   /// The steps before `end`; all, where the device knows no parts.
   void until(size_t end) {
     if (over_) return;
-    const nb::gil_scoped_release unlock;
+    const Unlocked unlock;
     if (!parts_ && !(parts_ = loaded_->start(call_))) {
       over_ = true;
       return loaded_->run(call_);
@@ -358,7 +358,7 @@ bool draws(const CoreExecutable& e) {
 
 std::shared_ptr<void> keep(nb::object object) {
   return {object.release().ptr(), [](void* p) {
-            nb::gil_scoped_acquire lock;
+            const Locked lock;
             Py_DECREF(static_cast<PyObject*>(p));
           }};
 }

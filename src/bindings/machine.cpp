@@ -121,12 +121,12 @@ void bind_machine(nb::module_& m) {
   m.def(
       "compile_cuda",
       [](const std::string& nest, const std::string& gpu) {
-        nb::gil_scoped_release unlock;
+        const Unlocked unlock;
         const loop::LoopNest parsed = loop::parse(nest);
         loop::verify(parsed);
         const emit::cuda::Resources r =
             emit::cuda::compile(emit::cuda::source(parsed), parsed.name, gpu_of(gpu)).resources;
-        nb::gil_scoped_acquire lock;
+        const Locked lock;
         return nb::make_tuple(r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes);
       },
       nb::arg("nest"), nb::arg("gpu"),
@@ -136,7 +136,7 @@ void bind_machine(nb::module_& m) {
       [](const std::string& nest) {
         std::vector<interpret::Traffic> all;
         {
-          nb::gil_scoped_release unlock;
+          const Unlocked unlock;
           const loop::LoopNest parsed = loop::parse(nest);
           loop::verify(parsed);
           all = interpret::traffic_of(parsed);

@@ -12,19 +12,19 @@ class PythonFlight : public runtime::InFlight {
  public:
   explicit PythonFlight(nb::object flight) : flight_(keep(std::move(flight))) {}
   bool over_within(std::chrono::milliseconds time) override {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     return nb::cast<bool>(flight().attr("over")(std::chrono::duration<double>(time).count()));
   }
   void check() override {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     flight().attr("finish")();
   }
   double over_at() override {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     return nb::cast<double>(flight().attr("over_at"));
   }
   void cancel() override {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     flight().attr("cancel")();
   }
 
@@ -37,7 +37,7 @@ class PythonOperation : public runtime::Operation {
  public:
   explicit PythonOperation(nb::object operation) : operation_(keep(std::move(operation))) {}
   std::unique_ptr<runtime::InFlight> start(const std::vector<void*>& arguments) const override {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     nb::list pointers;
     for (void* p : arguments) pointers.append(reinterpret_cast<uintptr_t>(p));
     return std::make_unique<PythonFlight>(nb::handle(static_cast<PyObject*>(operation_.get()))(nb::tuple(pointers)));
@@ -49,7 +49,7 @@ class PythonOperation : public runtime::Operation {
 
 void register_operation(const std::string& name, nb::object make) {
   runtime::register_operation(name, [make = keep(std::move(make))](const plan::Plan& plan, const plan::Step& step) {
-    const nb::gil_scoped_acquire lock;
+    const Locked lock;
     nb::list arguments;
     for (const int b : step.arguments) arguments.append(layout(plan.buffers[b]));
     nb::object made = nb::handle(static_cast<PyObject*>(make.get()))(step.arguments_json, arguments);

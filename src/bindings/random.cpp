@@ -63,7 +63,7 @@ void bind_random(nb::module_& m) {
         auto* mask = new uint8_t[numel];
         const nb::capsule owner(mask, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
         {
-          nb::gil_scoped_release unlock;
+          const Unlocked unlock;
           runtime::bernoulli(generator, twister, p, mask, numel);
         }
         const std::vector<uint8_t> after = twister.state();

@@ -162,6 +162,7 @@ FAKE_RESULT_GOES = Patch(fake_tensor, "evict_fake_tensor_cache_key")  # a result
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
+MODULE_AS_FUNCTION = Patch(torch._functorch.aot_autograd, "create_functional_call")  # its results are looked at
 MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same
 TENSOR_HOOK = Patch(torch.Tensor, "register_hook")  # what the program's own backwards make of gradients that are not there
 OWN_BACKWARD = Patch(torch.autograd.function.BackwardCFunction, "apply")  # the same
@@ -230,6 +231,20 @@ def forget_kernels(operator: Any) -> None:
 def has_no_memory(tensor: torch.Tensor) -> bool:
     """Whether it is nothing but zeros of a shape (`torch._efficientzerotensor`)."""
     return tensor._is_zerotensor()
+
+
+@contextlib.contextmanager
+def outside_vmap() -> Iterator[None]:
+    """Operations within are none of the function that `torch.autograd.grad(is_grads_batched=True)` maps over a batch, which may
+    draw no random numbers. Tensors of that batch stay such."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    for _ in range(level + 1):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        yield
+    finally:
+        for _ in range(level):
+            torch._C._vmapmode_increment_nesting()
 
 
 def count_writes(tensor: FunctionalTensor) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import trainc
+from trainc.base import records
 
 MODEL = """
 class Model(nn.Linear):
@@ -43,6 +44,21 @@ def test_a_buffer_that_forward_gives_back_to_its_module_stays_one(strict, persis
     expected = model(x)
     torch.testing.assert_close(trainc.compile(model)(x), expected)
     assert ("b" in model.state_dict()) is persistent
+
+
+def test_a_program_that_fails_where_it_is_compiled_is_traced_as_if_it_were_not(strict):
+    class Model(nn.Linear):
+        def forward(self, x, mask=None):
+            if mask is None and not torch.compiler.is_compiling():
+                mask = torch.ones(x.shape[:1])
+            return super().forward(x) * mask.reshape(-1, 1)
+
+    model, x = Model(3, 3), torch.ones(2, 3)
+    expected = model(x)
+    torch.testing.assert_close(trainc.compile(model)(x), expected)
+    assert [record.route for record in records.of(model)] == ["compiled"]
+    with pytest.raises(AttributeError, match="reshape"):  # eager's own error
+        model(x, 3)
 
 
 # A question -> whether the model is still compiled

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import assert_same
+from conftest import DOORS, assert_same
 from torch import nn
 from torch.func import functional_call
 
@@ -218,6 +218,28 @@ def test_a_batch_of_gradients(engine):
         found.append(torch.autograd.grad(out, given, torch.eye(3), is_grads_batched=True)[0])
         found.append(torch.autograd.functional.jvp(model, x, torch.ones_like(x))[1])
     same(found[:2], found[2:])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("door", DOORS)
+def test_a_batch_of_gradients_of_what_draws(engine, door):
+    """Eager draws in the call, before the function that is mapped over the batch, which may not."""
+
+    class Dropped(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).flatten()
+
+    found = []
+    for way in (DOORS[door], lambda model: model):
+        torch.manual_seed(3)
+        model = way(Dropped(nn.Linear(4, 6), nn.Dropout(0.5), nn.Tanh()))
+        x, before = torch.randn(2, 4), torch.get_rng_state()
+        given = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(model(given), given, torch.eye(12), is_grads_batched=True)[0])
+        torch.set_rng_state(before)
+        found.append(torch.autograd.functional.jacobian(model, x, vectorize=True))
+        found.append(torch.rand(2))  # the generator goes on as eager's
+    same(found[:3], found[3:])
 
 
 def test_what_changed_since_the_call_is_said(core):

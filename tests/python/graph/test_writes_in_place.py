@@ -428,3 +428,40 @@ def test_memory_that_a_trace_does_not_know_to_be_shared(door: str, write) -> Non
     x = torch.rand(4, 6)
     for got, wanted in zip(DOORS[door](Programs([run]))(x)[0], run(x), strict=True):
         assert torch.equal(got, wanted)
+
+
+def both(write):
+    """Of an argument, and of what was made of it."""
+    return lambda x: write(x), lambda x: write(x * 1)
+
+
+def halves(y):
+    return y.unsafe_chunk(2)
+
+
+# What is left behind is what was written, or lies in it: the caller has it, and no operation reads it.
+LEFT = {
+    "a part of what was written": lambda y: (halves(y), y.add_(1))[0][0],
+    "a part of a part": lambda y: (halves(halves(y)[0]), y.add_(1))[0][1],
+    "the whole of a part": lambda y: (halves(y)[0].add_(1), y)[1],
+    "a view of the whole": lambda y: (y.t(), halves(y)[0].add_(1))[0],
+    "another parting": lambda y: (y.unsafe_split(1), halves(y)[0].mul_(3))[0][1],
+    "an argument alone": lambda y: (halves(y)[1].mul_(3), 1)[1],
+    "beside it": lambda y: (p := halves(y), p[0].add_(1))[0][1] * 2,
+    "strides of a part": lambda y: halves(y)[1].as_strided((3,), (2,), 1) * 2,
+    "a part of the other part": lambda y: (p := halves(y), halves(p[1]), p[0].add_(1))[1][0],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch")
+def test_memory_that_is_left_behind_and_not_read(door: str, name: str) -> None:
+    for program in both(LEFT[name]):
+        found = []
+        for way in (DOORS[door], lambda module: module):
+            x = torch.linspace(-1, 1, 24).reshape(4, 6)
+            result = way(Programs([program]))(x)[0]
+            found.append((x, result))
+        assert torch.equal(found[0][0], found[1][0]), "the argument"
+        assert torch.equal(torch.as_tensor(found[0][1]), torch.as_tensor(found[1][1]))

@@ -48,6 +48,7 @@ REPLACED = {
     compat.REFERENCES_SEE: None,
     compat.DONATED_BUFFERS: None,
     compat.JOINT_TRACE: ["fn", "primals_descs"],
+    compat.MODULE_AS_FUNCTION: ["mod", "params_spec", "params_len"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
     compat.TENSOR_HOOK: ["self", "hook"],
     compat.OWN_BACKWARD: ["self", "args"],
@@ -256,6 +257,22 @@ def test_keys_can_be_forced():
     with compat.ForceDispatchKeyGuard(include, compat.excluded_dispatch_keys()):
         assert compat.included_dispatch_keys().has(compat.DispatchKey.Functionalize)
     assert not compat.included_dispatch_keys().has(compat.DispatchKey.Functionalize)
+
+
+def test_what_is_mapped_over_a_batch_may_draw_outside_of_that():
+    class Draws(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            with compat.outside_vmap():
+                return gradient * torch.ones(3).bernoulli_(1.0)
+
+    x = torch.ones(3, requires_grad=True)
+    (found,) = torch.autograd.grad(Draws.apply(x), x, torch.eye(3), is_grads_batched=True)
+    assert torch.equal(found, torch.eye(3))
 
 
 def test_a_view_is_taken_for_one_of_what_it_was_made_of():

@@ -24,7 +24,7 @@ from trainc.torch.run import pool
 TIMEOUT = 120
 
 PRELUDE = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import torch, trainc
 trainc.config.fallback = False
 hook = None
@@ -109,6 +109,22 @@ def test_a_child_that_an_operation_forks_may_call_the_model():
         """)
         + CHECK
     )
+
+
+def test_a_daemon_thread_runs_the_model_while_the_interpreter_ends():
+    """CPython ends such a thread where it wants the interpreter's lock again."""
+    for _ in range(4):
+        run_alone(
+            PRELUDE
+            + textwrap.dedent("""
+            def steps():
+                while True:
+                    model(xs[2]).sum().backward()
+            threading.Thread(target=steps, daemon=True).start()
+            time.sleep(0.3)
+            print("done", flush=True)
+            """)
+        )
 
 
 def test_children_forked_while_other_threads_run_the_model():

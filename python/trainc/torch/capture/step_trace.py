@@ -434,6 +434,7 @@ def trace_step(
             flattener = Flattener(known=reads.knows)
             found["structure"], found["recorder"] = flattener.flatten(result), recorder
             trace.check_attributes([*tensors[:-1], *flattener.tensors], "the step")
+            memory.check_left(tensors, flattener.tensors, knows_parts=False)
             check_result(found["structure"])
             found["returned"] = given_back(flattener.tensors, tensors[:-1])
             results = [
@@ -457,7 +458,7 @@ def trace_step(
         fakes = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in static]
         if symbols is not None:
             fakes = [*(fake.detach() for fake in symbols.inputs), *fakes]
-        with enable_python_dispatcher(), mode, operation_cache.quick(), writes.as_eager():
+        with enable_python_dispatcher(), mode, operation_cache.quick(), writes.as_eager() as memory:
             gm = make_fx(flat)(*fakes)
     return _arranged(gm, inputs, found, reads.is_users)
 

@@ -162,10 +162,10 @@ _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 
 
 @contextlib.contextmanager
-def tracing():
-    """torch.compiler.is_compiling() holds; operations remember the user's line; checkpointed ones are marked."""
+def tracing(compiling: bool = True):
+    """torch.compiler.is_compiling() holds, if `compiling`; operations remember the user's line; checkpointed ones are marked."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patched(*compat.COMPILING_FLAG, True))
+        stack.enter_context(patched(*compat.COMPILING_FLAG, compiling))
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(checkpoints.marked())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))

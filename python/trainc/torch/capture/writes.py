@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,24 +39,26 @@ Dispatch = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def as_eager(reshaped: list[Any] | None = None) -> Iterator[None]:
+def as_eager(reshaped: list[Any] | None = None) -> Iterator[Writes]:
     """For the time of a trace. `reshaped` is told of the operations that have given a tensor another shape in place."""
-    writes = _Writes(compat.FUNCTIONAL_DISPATCH.original(), [] if reshaped is None else reshaped)
+    writes = Writes(compat.FUNCTIONAL_DISPATCH.original(), [] if reshaped is None else reshaped)
 
     def functional(mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return writes.functional(mode, func, types, args, kwargs or {})
 
     with patched(*compat.FUNCTIONAL_DISPATCH, functional):
-        yield
+        yield writes
 
 
-class _Writes:
+class Writes:
     def __init__(self, dispatch: Dispatch, reshaped: list[Any]):
         self._dispatch, self._reshaped = dispatch, reshaped
         # by storage: what was made to be the memory of tensors with gaps or shared places, which the program made of nothing
         self._memories: dict[int, FunctionalTensor] = {}
-        # by storage: whose memory others look at without the trace's knowing, or who looks at it, and these others
-        self._shared: dict[int, list[FunctionalTensor]] = {}
+        # by storage: what was parted without the trace's knowing, each time into these
+        self._partings: dict[int, list[list[FunctionalTensor]]] = {}
+        # by storage: of such a part, what it is a part of, and all that were parted with it
+        self._parted: dict[int, tuple[FunctionalTensor, list[FunctionalTensor]]] = {}
         self._stale: dict[int, FunctionalTensor] = {}  # by storage: what would have changed in eager
 
     def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
@@ -65,8 +67,8 @@ class _Writes:
             return self._dispatch(mode, func, types, args, kwargs)
         if func in _BY_STRIDES:
             return self._by_strides(mode, func, types, args, kwargs)
-        if self._stale and not _memories((args, kwargs)).isdisjoint(self._stale):
-            raise NotCompiled(f"{func} reads memory that was written where it was parted by unsafe_split", in_pytorch=True)
+        if self._stale:
+            self._refuse_stale((args, kwargs), f"{func} reads")
         if func is _aten.as_strided.default:
             args = self._of_memory(*args)
         if func in UNSAFE_VIEWS:
@@ -83,8 +85,8 @@ class _Writes:
             for own_args, own_kwargs in turns:
                 self.functional(mode, func, types, own_args, own_kwargs)
             return None
-        for tensor in written if self._shared else ():
-            for other in self._shared.get(compat.storage_id(tensor.elem), ()):
+        for tensor in written if self._partings else ():
+            for other in self._written_with(compat.storage_id(tensor.elem)):
                 self._stale[compat.storage_id(other.elem)] = other
         for tensor in written:
             if (other := self._plain(mode, func, tensor, (args, kwargs))) is not None:
@@ -103,13 +105,59 @@ class _Writes:
                 _lay_as_before(tensor)
         return _exchanged(result, [(other, tensor) for tensor, other in plain]) if plain else result
 
+    def check_left(self, given: Sequence[Any], results: Sequence[Any], knows_parts: bool = True) -> None:
+        """NotCompiled where what the program leaves behind has other values in a trace than in eager, or is a part of an argument
+        that was written, whose new values a plan puts there when it is over. `knows_parts`: whether results are known to lie in
+        what they were parted from (joint/outputs.py)."""
+        if not self._parted:
+            return
+        self._refuse_stale([*given, *results], "the program leaves")
+        arguments = {compat.storage_id(tensor.elem): tensor for tensor in given if isinstance(tensor, FunctionalTensor)}
+        wholes = [self._whole(tensor) for tensor in results if isinstance(tensor, FunctionalTensor)]
+        for tensor in results:
+            if not isinstance(tensor, FunctionalTensor) or compat.storage_id(tensor.elem) not in self._parted:
+                continue
+            whole = self._whole(tensor)
+            argument = arguments.get(whole)
+            written = argument is not None and compat.count_writes(argument) > 0
+            if written or not knows_parts and (argument is not None or wholes.count(whole) > 1):
+                raise NotCompiled("a result lies in other memory, of which it was parted by unsafe_split", in_pytorch=True)
+
+    def _whole(self, tensor: FunctionalTensor) -> int:
+        """The storage that it lies in, whatever a trace knows."""
+        place = compat.storage_id(tensor.elem)
+        while place in self._parted:
+            place = compat.storage_id(self._parted[place][0].elem)
+        return place
+
+    def _refuse_stale(self, tree: Any, what: str) -> None:
+        if not _memories(tree).isdisjoint(self._stale):
+            raise NotCompiled(f"{what} memory that was written where it was parted by unsafe_split", in_pytorch=True)
+
     def _unsafe_views(self, source: FunctionalTensor, parts: list[FunctionalTensor]) -> list[FunctionalTensor]:
         """Of operations that give views, and whose schemas deny it (a recurrent cell writes its gates so): for a trace, the parts
         are tensors of their own. Where one is written, the whole is not as it is in eager, nor they where that is."""
-        self._shared.setdefault(compat.storage_id(source.elem), []).extend(parts)
+        self._partings.setdefault(compat.storage_id(source.elem), []).append(parts)
         for part in parts:
-            self._shared[compat.storage_id(part.elem)] = [source]
+            self._parted[compat.storage_id(part.elem)] = source, parts
         return parts
+
+    def _written_with(self, place: int, beside: list[FunctionalTensor] | None = None) -> Iterator[FunctionalTensor]:
+        """What else changes in eager where this memory is written: its parts, what it is a part of, other parts of that.
+        `beside`: parts of it that do not, for what was written lies beside them."""
+        for parts in self._partings.get(place, ()):
+            if parts is not beside:
+                yield from self._within(parts)
+        if place in self._parted:
+            whole, parts = self._parted[place]
+            yield whole
+            yield from self._written_with(compat.storage_id(whole.elem), parts)
+
+    def _within(self, parts: list[FunctionalTensor]) -> Iterator[FunctionalTensor]:
+        for part in parts:
+            yield part
+            for further in self._partings.get(compat.storage_id(part.elem), ()):
+                yield from self._within(further)
 
     def _by_strides(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """`empty_strided`: with gaps or shared places it is a view of memory without."""
@@ -254,4 +302,4 @@ def _lay_as_before(tensor: FunctionalTensor) -> None:
     tensor.sync()
 
 
-__all__ = ["as_eager"]
+__all__ = ["Writes", "as_eager"]

@@ -55,6 +55,7 @@ class Attempt:
     error: Exception | None = None  # without one, there is an entry
     family: family.Family | None = None
     in_pytorch: bool = False  # whether the program does what Dynamo would not do
+    compiling: bool = True  # what torch.compiler.is_compiling() says to the program while it is traced
 
     @property
     def compiled(self) -> bool:
@@ -224,6 +225,10 @@ class CompiledCall(compat.ModuleCall):
         attempt = self._attempt(call)
         if isinstance(attempt.error, numbers.Constant):
             raise attempt.error
+        if attempt.error is not None and reasons.is_users(attempt.error):
+            # Code that does otherwise where it is compiled may fail there alone (LongT5 makes no mask then, and reads its shape).
+            plain = self._attempt(call, compiling=False)
+            attempt = plain if plain.compiled else attempt
         if attempt.compiled:
             self._unsettled.discard(call.kind)
             return self._keep(attempt, given)
@@ -259,16 +264,16 @@ class CompiledCall(compat.ModuleCall):
         self._route(attempt)
         return result
 
-    def _attempt(self, call: Call, before: Attempt | None = None) -> Attempt:
+    def _attempt(self, call: Call, before: Attempt | None = None, compiling: bool = True) -> Attempt:
         """Compiles. The program's Python state is as it was before, also where a UserError or Ctrl-C passes through. `before`:
         an attempt whose kernels, and whose trace's operations, are known in this one."""
         model = self._model()
         record = records.Compilation(
             type(model).__name__, signature=describe_call(call, model.training), tune=self.settings.tune
         )
-        attempt = Attempt(call, record)
+        attempt = Attempt(call, record, compiling=compiling)
         if before is not None:
-            attempt.runners, attempt.operations = before.runners, before.operations
+            attempt.runners, attempt.operations, attempt.compiling = before.runners, before.operations, before.compiling
         with turns.alone(model):
             self._attempt_alone(attempt)
         if attempt.compiled:  # here, for a trace changes a class of PyTorch's for its time
@@ -381,7 +386,7 @@ class CompiledCall(compat.ModuleCall):
             program, in_backward,
         )  # fmt: skip
         compiler.operations, compiler.first_inputs = attempt.operations, originals
-        with tracing(), disguise.active(), call.watched():
+        with tracing(attempt.compiling), disguise.active(), call.watched():
             compiler.is_users, compiler.result = reads.is_users, lambda: call.result
             compiled = joint.compile_flat(call, inputs, attempt.record, compiler)
         if watched.logged:

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from trainc.torch.graph import wire
 from trainc.torch.graph.captured import shared_kernels
 from trainc.torch.graph.sizes import Symbols, Template
 from trainc.torch.guards.watch import suspended
-from trainc.torch.joint import autograd, intermediate
+from trainc.torch.joint import autograd, histories, intermediate
 from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.node_hooks import keep_to_eagers
 from trainc.torch.joint.outputs import root_of
@@ -83,8 +83,15 @@ class Compiler:
         self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
         self.before_results = 0  # of the graph's outputs: new values of inputs
         self.reshaped: list[Any] = []  # operations of the trace that gave a tensor another shape in place
+        self.otherwise: set[int] = set()  # results whose history is not that of the views that they are made again by
+        self.in_written: set[int] = set()  # results that lie in arguments that the program writes
         self.without_history: list[int] = []  # of the graph's outputs: the program's results that autograd knows nothing of
         self.gives_inner = True  # gradients of results that others are made of, to whoever asks for them
+
+    @property
+    def learns(self) -> bool:
+        """Whether it is traced with gradients on."""
+        return self._modes[0][0]
 
     def _key(self, inputs: Sequence[Any]) -> tuple:
         return self.symbols.key(inputs) if self.symbols is not None else ()
@@ -159,9 +166,7 @@ class Compiler:
                 own = {i for i in unsaved if not _is_weight(inputs[i])}
             specialization = self._of(inputs)
             *results, arena = specialization.forward(inputs)
-            for i in self.without_history:  # a view of another result would have the history of that
-                if isinstance(results[i], torch.Tensor) and compat.is_view(results[i]):
-                    results[i] = results[i].detach()
+            self._forget_history(results)
             kept = context.held_of(inputs, results, arena)
             if change := specialization.apart.neighbours | context.written | own:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
@@ -212,6 +217,13 @@ class Compiler:
         told = functools.partial(self.program.asked, True, INTERMEDIATE)
         return intermediate.refused(self._record.name, told, places, call)
 
+    @staticmethod
+    def detached(known: list[int], metadata: Any) -> list[int]:
+        """The inputs, of the `known` that have no gradient, of whose history autograd is not told; none where it would be told of
+        nothing, for results say that they want a gradient, also where none comes to what they are made of."""
+        told = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in known]
+        return known if told else []
+
     def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
         """`detached`, and the parameters that have no gradient: DDP takes one that autograd is told of for one that
         is used."""
@@ -219,7 +231,7 @@ class Compiler:
             i for i, info in enumerate(metadata.input_info)
             if info.requires_grad and i not in self._made and not (info.mutates_data or info.mutates_metadata)
         ]  # fmt: skip
-        return sorted({*detached, *unused})
+        return self.detached(sorted({*detached, *unused}), metadata)
 
     # -- the compilers ------------------------------------------------------------------------------------------------
 
@@ -231,7 +243,14 @@ class Compiler:
         _refuse_sparse(gm.graph)
         constants = lift_constants(gm, None, self.is_users)
         self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
-        return _boxed(lambda *inputs: self._of(inputs).forward(inputs))
+        return _boxed(lambda *inputs: self._forget_history(list(self._of(inputs).forward(inputs))))
+
+    def _forget_history(self, results: list[Any]) -> list[Any]:
+        """Views of other results, or of inputs, would have the history of these."""
+        for i in self.without_history:
+            if isinstance(results[i], torch.Tensor) and compat.is_view(results[i]):
+                results[i] = results[i].detach()
+        return results
 
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -375,11 +394,12 @@ def aot_settings(compiler: Compiler):
     def with_our_node(call: Any, *, trace_joint: bool, **about: Any) -> Callable[..., Any]:
         compiler.writes = [i for i, info in enumerate(about["runtime_metadata"].input_info) if info.mutates_data]
         compiler.before_results = len(about["runtime_metadata"].mutated_inp_runtime_indices)
+        outputs, first = about["runtime_metadata"].output_info, compiler.before_results
+        compiler.without_history = [first + i for i, info in enumerate(outputs) if not info.requires_grad]
+        if trace_joint or compiler.learns:  # views of arguments alone have no backward, but gradients
+            _views_as_eager(outputs, compiler, trace_joint)
         if trace_joint:
-            outputs = about["runtime_metadata"].output_info
-            first = compiler.before_results
-            compiler.without_history = [first + i for i, info in enumerate(outputs) if not info.requires_grad]
-            _views_as_eager(outputs, compiler.reshaped)
+            about["indices_of_inps_to_detach"] = compiler.detached(about["indices_of_inps_to_detach"], about["runtime_metadata"])
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _give_tangents_memory(about["runtime_metadata"])
@@ -406,22 +426,22 @@ def aot_settings(compiler: Compiler):
         yield
 
 
-def _views_as_eager(outputs: list[Any], reshaped: list[Any]) -> None:
-    """AOTAutograd makes results that are views of others again, by the operations that made them of their memory. What is not a
-    view for autograd (`detach()`), it makes of a result that looks the same, to which these have been done. A view that was made
-    without gradients has no history, though it says that it wants one. And where a tensor was given another shape in place, it
-    is not what its views were made of."""
+def _views_as_eager(outputs: list[Any], compiler: Compiler, has_backward: bool) -> None:
+    """AOTAutograd makes results that are views of others, or of arguments, again, by the operations that made them of their
+    memory. What is not a view for autograd (`detach()`), it makes of a result that looks the same, to which these have been done.
+    Where a tensor was given another shape in place, it is not what its views were made of; and what has another history than
+    these views (histories.py) is not made again."""
+    of_inputs = (compat.OutputType.alias_of_input, compat.OutputType.is_input)
     for i, info in enumerate(outputs):
-        if info.output_type not in compat.VIEWS_OF_RESULTS:
-            if info.requires_grad and not compat.wants_gradient(info) and info.output_type is compat.OutputType.alias_of_input:
-                outputs[i] = dataclasses.replace(info, requires_grad=False)
-            continue
-        if reshaped:
-            raise NotCompiled(f"results share memory, and {reshaped[0]} gives a tensor another shape", in_pytorch=True)
-        if not info.requires_grad:
+        of_result = info.output_type in compat.VIEWS_OF_RESULTS
+        if i in compiler.in_written and info.output_type not in of_inputs:  # it would lie in the new values that are copied
+            raise NotCompiled("a result is one of several parts of an argument that is written", in_pytorch=True)
+        if of_result and compiler.reshaped:
+            raise NotCompiled(f"results share memory, and {compiler.reshaped[0]} gives a tensor another shape", in_pytorch=True)
+        if of_result and not info.requires_grad:
             outputs[i] = dataclasses.replace(info, view_meta_sequence=compat.no_views(info.view_meta_sequence))
-        elif not compat.wants_gradient(info):
-            outputs[i] = dataclasses.replace(info, requires_grad=False)
+        elif i in compiler.otherwise and (of_result or info.output_type in of_inputs or not has_backward):
+            raise NotCompiled("a result is a view whose gradient does not go to what it is a view of", in_pytorch=True)
 
 
 def _give_tangents_memory(metadata: Any) -> None:
@@ -467,7 +487,7 @@ def compile_flat(
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
         recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations),
-        writes.as_eager(compiler.reshaped), bounded(),
+        writes.as_eager(compiler.reshaped) as memory, _looked_at(compiler, memory), bounded(),
     ):  # fmt: skip
         call = compat.aot_module_simplified(
             module,
@@ -479,6 +499,31 @@ def compile_flat(
             decompositions=decompositions(),
         )
     return compiler.without_inner_gradients(call)
+
+
+@contextlib.contextmanager
+def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
+    """While AOTAutograd runs the program: at what that is given and gives, as the trace's own tensors. The first run tells."""
+    as_function, runs = compat.MODULE_AS_FUNCTION.original(), 0
+
+    def looked_at(module: torch.nn.Module, *about: Any, **settings: Any) -> Callable[..., Any]:
+        call = as_function(module, *about, **settings)
+
+        @functools.wraps(call)
+        def run(*inputs: Any, **keywords: Any) -> Any:
+            nonlocal runs
+            results = call(*inputs, **keywords)
+            memory.check_left(inputs, results)
+            if not runs:
+                compiler.otherwise = histories.otherwise(inputs, results)
+                compiler.in_written = histories.in_written(inputs, results)
+            runs += 1
+            return results
+
+        return run
+
+    with patched(*compat.MODULE_AS_FUNCTION, looked_at):
+        yield
 
 
 def as_traced(given: Any) -> Any:

@@ -83,7 +83,7 @@ class SecondOrder:
         # Of the tensors themselves autograd would run the hooks here, and once more where this gradient arrives.
         with torch.enable_grad():
             given = [_alias(t) if i in wanted else t.clone() if i in self._written else t for i, t in enumerate(inputs)]
-        with call.generator(), self._as_traced():
+        with call.generator(), self._as_traced(), compat.outside_vmap():
             results = self._program.again(given)
         chosen = [given[i] for i in wanted]
         if results_too:
