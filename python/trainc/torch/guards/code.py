@@ -95,7 +95,11 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _inner(constant)
 
 
-_HIDDEN = frozenset({"grad", "grad_fn", "is_leaf", "_base", "_version"})
+_HIDDEN = frozenset(
+    {"grad", "grad_fn", "is_leaf", "_base", "_version", "retains_grad", "output_nr", "_backward_hooks",
+     "_post_accumulate_grad_hooks"}
+)  # fmt: skip
+_HIDDEN_METHODS = frozenset({"is_shared", "_typed_storage"})  # written in Python, so that no call of C's tells of them
 
 
 def _tensor_attributes(code: types.CodeType) -> Iterator[str]:
@@ -107,6 +111,7 @@ def _tensor_attributes(code: types.CodeType) -> Iterator[str]:
                 if "self" not in each.argrepr and owner != "self":
                     yield each.argval
             owner = each.argval
+    yield from _HIDDEN_METHODS.intersection(code.co_names)
     if not _BY_NAME.isdisjoint(code.co_names):
         yield from _HIDDEN.intersection(_strings(code.co_consts))
 

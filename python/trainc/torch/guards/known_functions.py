@@ -65,7 +65,7 @@ _TORCH_ANSWERS = frozenset(
     {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled",
      "is_autocast_cache_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype",
      "get_default_dtype", "_get_tracing_state", "is_floating_point", "is_complex", "is_nonzero", "is_same_size", "is_conj",
-     "is_neg", "is_inference", "is_signed", "is_distributed", "_is_view", "get_device", "is_tensor", "has_names",
+     "is_neg", "is_signed", "is_distributed", "_is_view", "get_device", "is_tensor", "has_names",
      "is_vulkan_available"}
 )  # fmt: skip
 

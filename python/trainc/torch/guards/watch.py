@@ -52,7 +52,7 @@ _ASKS = {
 }  # fmt: skip
 _READS_TENSOR = {"tolist", "numpy", "item", "__array__"}
 # What tells where a tensor lies, or works on its memory: no signature says that.
-_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view"}
+_ASKS_MEMORY = {"storage_offset", "data_ptr", "untyped_storage", "is_set_to", "_is_view", "is_inference"}
 
 # Functions of PyTorch's and of the standard library that change, or read, a state which a trace does not have.
 _STATEFUL: dict[types.CodeType, str] = {}
@@ -202,7 +202,7 @@ class Watched(Refusing):
             if name in _READS_TENSOR and type(owner) in (torch.Tensor, torch.nn.Parameter):
                 self._read(owner)
             if name in _ASKS_MEMORY:
-                self._refuse(NotCompiled(f"{_line(frame)}: {name}() depends on where a tensor lies in memory", True))
+                self._refuse(NotCompiled(f"{_line(frame)}: {name}() depends on where, or how, a tensor was made", True))
             return
         if name in _ASKS.get(module, ()) and not _is_own_object(owner, module):
             what = "print()" if function is builtins.print else f"{module}.{name}()".replace("builtins.", "")
