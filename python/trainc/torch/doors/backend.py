@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from trainc.base import config, messages, records, tuning
-from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat, device
 from trainc.torch.capture import turns
 from trainc.torch.capture.trace import packs_saved_tensors, tracing
 from trainc.torch.doors import beside_guards
+from trainc.torch.doors.signature import unguarded
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import Symbols
 from trainc.torch.guards import overlap
@@ -40,12 +40,12 @@ def backend(
         raise UserError(f'torch.compile(backend="trainc"): no option {sorted(unknown)[0]!r}; there is "tune"')
     if any(isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value) for value in example_inputs):
         return _by_sizes(gm, example_inputs, tune)
-    made_for, compiled = flushes_denormals(), _static(gm, example_inputs, tune)
-    otherwise: list[Callable[..., Any]] = []  # what runs where denormals count as another thing; Dynamo does not look at that
+    made_for, compiled = unguarded(), _static(gm, example_inputs, tune)
+    otherwise: list[Callable[..., Any]] = []  # what runs under other settings, which Dynamo does not look at
 
     @functools.partial(compat.dynamo_disable, reason="compiled by trainc")
     def call(*given: Any) -> Any:
-        if flushes_denormals() == made_for:
+        if unguarded() == made_for:
             return compiled(*given)
         if not otherwise:
             otherwise.append(_by_sizes(gm, given, tune))
@@ -189,7 +189,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
     @compat.dynamo_disable
     def call(*given: Any) -> Any:
         tensors = [t for t in given if isinstance(t, torch.Tensor)]
-        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled(), flushes_denormals())
+        kind = (*[(t.dim(), t.dtype, t.requires_grad, t.device) for t in tensors], torch.is_grad_enabled(), *unguarded())
         key = (*[(t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in given], kind)
         compiled = found.get(key)
         if compiled is None:

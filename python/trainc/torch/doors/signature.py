@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.backends import cuda as sdp
+from torch.utils import deterministic
 
 from trainc.base.arithmetic import flushes_denormals
 from trainc.base.errors import NotCompiled
@@ -50,10 +52,19 @@ def modes() -> tuple:
         *dispatch_modes(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        flushes_denormals(),  # constants are folded so
+        *unguarded(),
         device.flags() if device.gpu_in_use() else None,
         torch.get_default_device() if compat.count_function_modes() > 0 else None,
     )
+
+
+def unguarded() -> tuple:
+    """Those settings that torch.compile's tracer does not look at."""
+    return (
+        flushes_denormals(),  # constants are folded so
+        sdp.flash_sdp_enabled(), sdp.math_sdp_enabled(),  # which of eager's kernels for attention is traced
+        torch.are_deterministic_algorithms_enabled() and deterministic.fill_uninitialized_memory,
+    )  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -136,4 +147,4 @@ def describe_call(call: Call, training: bool) -> str:
     return ", ".join([*parts, mode if torch.is_grad_enabled() else f"{mode}, no_grad"])
 
 
-__all__ = ["Call", "Signature", "describe_call", "leaves_of", "modes", "stored_type", "stray", "tensor_type"]
+__all__ = ["Call", "Signature", "describe_call", "leaves_of", "modes", "stored_type", "stray", "tensor_type", "unguarded"]

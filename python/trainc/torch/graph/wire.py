@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 
 from trainc.base import PACKAGE
 from trainc.base.errors import InternalError
@@ -230,6 +231,25 @@ def _refuse_higher_order(node: torch.fx.Node) -> None:
         raise InternalError(f"{origin(node)}: {what} is not compiled")
 
 
+_UNINITIALISED = frozenset(
+    {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default,
+     torch.ops.aten.empty_strided.default, torch.ops.aten.new_empty_strided.default}
+)  # fmt: skip
+
+
+def _filled(node: torch.fx.Node) -> float | int | None:
+    """What memory that nobody has written holds where the program asks for that: NaN, or the largest number. (A plan has zeros
+    there.)"""
+    if node.target not in _UNINITIALISED or not torch.are_deterministic_algorithms_enabled():
+        return None
+    if not deterministic.fill_uninitialized_memory:
+        return None
+    made = node.meta["val"]
+    if made.is_floating_point() or made.is_complex():
+        return math.nan
+    return True if made.dtype is torch.bool else torch.iinfo(made.dtype).max
+
+
 def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
     """The arguments of a call, as this PyTorch takes them."""
     if compat.CLAMP_SKIPS_NAN and node.target is torch.ops.aten.clamp.default:
@@ -251,9 +271,11 @@ def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
     args, kwargs = _numbers(node)
-    draws = is_random(node.target)
+    draws, target = is_random(node.target), target_name(node.target)
+    if (number := _filled(node)) is not None:
+        target, args, kwargs = "aten.full.default", (list(node.meta["val"].shape), number), {"dtype": node.meta["val"].dtype}
     return {
-        "op": "call", "name": node.name, "target": target_name(node.target),
+        "op": "call", "name": node.name, "target": target,
         "args": [argument(arg, to_dense, draws) for arg in args],
         "kwargs": {key: argument(arg, to_dense, draws) for key, arg in kwargs.items()},
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": draws,
