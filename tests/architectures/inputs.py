@@ -33,11 +33,12 @@ def find(config: PreTrainedConfig, *names: str, default: Any = None) -> Any:
 def batches(model: nn.Module, seed: int) -> Iterator[dict[str, torch.Tensor]]:
     """Keyword arguments of the model's forward: all that it may want to have, then the fewest."""
     parameters = inspect.signature(model.forward).parameters
-    main = getattr(model, "main_input_name", "input_ids")
+    told = getattr(model, "main_input_name", "input_ids")
+    mains = [name for name in ([told] if isinstance(told, str) else told) if name in parameters] or ["input_ids"]
     known = _KINDS.keys() | _IN_PATCHES
-    needed = [name for name, p in parameters.items() if name in known and (name == main or p.default is p.empty)] or [main]
+    needed = [name for name, p in parameters.items() if name in known and (name in mains or p.default is p.empty)] or mains
     wanted, few = (
-        [name for name, others in table.items() if name in parameters and main in others and name not in needed]
+        [name for name, others in table.items() if name in parameters and {*mains, *needed} & {*others} and name not in needed]
         for table in (_BESIDE, _FEW)
     )
     kinds = {**_KINDS, **_IN_PATCHES} if {"image_grid_thw", "grid_thw"} & parameters.keys() else _KINDS
@@ -52,7 +53,7 @@ _CHANNELS = re.compile(r"expected input\[.*\] to have (\d+) channels")
 
 def adapted(model: nn.Module, given: Mapping[str, torch.Tensor], error: Exception) -> list[dict[str, torch.Tensor]]:
     """Other batches, as the model's `error` about this one asks for: with as many places in the text as there are features of
-    images (or sounds), with several images a text, with features before times."""
+    images (or sounds), with several images a text or pairs of them, with features before times, with a sound's channel."""
     text = str(error)
     found, channels = _PLACES.search(text), _CHANNELS.search(text)
     if found and "input_ids" in given and (token := find(model.config, *_PLACED)) is not None:
@@ -62,7 +63,14 @@ def adapted(model: nn.Module, given: Mapping[str, torch.Tensor], error: Exceptio
         return [{**given, "mm_token_type_ids": (given["input_ids"] == find(model.config, *_PLACED)).long()}]
     if "expected 5, got 4" in text and "pixel_values" in given:
         return [{**given, "pixel_values": given["pixel_values"][:, None]}]
-    if channels and "input_features" in given and given["input_features"].shape[-1] == int(channels[1]):
+    if "shape (batch_size, 2, num_channels" in text and given["pixel_values"].dim() == 4:
+        return [{**given, "pixel_values": torch.stack([given["pixel_values"], given["pixel_values"].flip(0)], 1)}]
+    mono = "must be mono" in text or channels and channels[1] == "1"
+    if mono and "input_values" in given and given["input_values"].dim() == 2:
+        return [{**given, "input_values": given["input_values"][:, None]}]
+    if "range of [-3, 2], but got 3" in text and "input_features" in given:
+        return [{**given, "input_features": given["input_features"][:, None]}]
+    if channels and "input_features" in given and int(channels[1]) in given["input_features"].shape[1:]:
         return [{**given, "input_features": given["input_features"].transpose(1, 2).contiguous()}]
     return []
 
@@ -108,10 +116,10 @@ def _ids(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
 
 
 def _image(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
-    side = find(config, "image_size", default=64)
+    side = find(config, "image_size", "crop_size", "max_img_size", default=64)
     sides = tuple(side) if isinstance(side, (list, tuple)) else (side, side)
     shape: tuple[int, ...] = (BATCH, find(config, "num_channels", "in_channels", "in_chans", default=3), *sides)
-    if (frames := find(config, "num_frames")) is not None:
+    if (frames := find(config, "num_frames", "frames_per_clip")) is not None:
         shape = (shape[0], frames, *shape[1:])
     return torch.randn(shape, generator=generator)
 
@@ -143,7 +151,7 @@ def _sound(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor
 
 
 def _features(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
-    bins = find(config, "num_mel_bins", "feature_size", "input_dim", "num_mel_channels", default=80)
+    bins = find(config, "feature_projection_input_dim", "num_mel_bins", "feature_size", "input_dim", "num_mel_channels", default=80)
     if (positions := find(config, "max_source_positions")) is not None and hasattr(config, "encoder_layers"):
         return torch.randn(BATCH, bins, 2 * positions, generator=generator)
     return torch.randn(BATCH, 64, bins, generator=generator)
@@ -161,6 +169,23 @@ def _boxes(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor
 
 def _frames(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(BATCH, 64, find(config, "input_feat_size", default=128), generator=generator)
+
+
+def _embedded(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(BATCH, LENGTH, find(config.get_text_config(), "hidden_size", "d_model", default=64), generator=generator)
+
+
+def _encoded(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(BATCH, LENGTH, find(config, "encoder_hidden_size", "hidden_size", default=64), generator=generator)
+
+
+def _course(width: str = "") -> Kind:
+    """What is known of an agent at each time: so wide, or one number."""
+
+    def course(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
+        return torch.randn(BATCH, LENGTH, find(config, width) if width else 1, generator=generator)
+
+    return course
 
 
 def _series(past: bool, width: str = "", observed: bool = False) -> Kind:
@@ -184,6 +209,10 @@ _KINDS: dict[str, Kind] = {
     "past_values": _series(True), "past_time_features": _series(True, "num_time_features"),
     "past_observed_mask": _series(True, observed=True), "future_values": _series(False),
     "future_time_features": _series(False, "num_time_features"),
+    "inputs_embeds": _embedded, "query_embeds": _embedded, "encoder_hidden_states": _encoded,
+    "task_inputs": lambda config, generator: torch.randn(BATCH, find(config, "task_seq_len", default=LENGTH), generator=generator),
+    "states": _course("state_dim"), "actions": _course("act_dim"), "rewards": _course(), "returns_to_go": _course(),
+    "timesteps": lambda config, generator: torch.arange(LENGTH).expand(BATCH, LENGTH),
 }  # fmt: skip
 _IN_PATCHES: dict[str, Kind] = {"pixel_values": _patches, "hidden_states": _patches, "image_grid_thw": _grids, "grid_thw": _grids}
 # What models with one of these main inputs may want, though it has a default: images, sounds, what belongs to the main input.
@@ -193,6 +222,7 @@ _BESIDE = {
     "grid_thw": ("hidden_states", "pixel_values"), "bbox": ("input_ids",), "input_features": ("input_ids",),
     "input_values": ("input_ids",), "input_features_mask": ("input_features",), "audio_mel_mask": ("audio_mel",),
     "past_time_features": ("past_values",), "past_observed_mask": ("past_values",), "future_values": ("past_values",),
-    "future_time_features": ("past_values",),
+    "future_time_features": ("past_values",), "encoder_hidden_states": ("query_embeds",), "actions": ("states",),
+    "rewards": ("states",), "returns_to_go": ("states",), "timesteps": ("states",),
 }  # fmt: skip
 _FEW = {"image_sizes": ("input_ids",)}  # and what only some of them can do with

@@ -22,7 +22,8 @@ TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT",
 MOST_PARAMETERS = (3_000_000, 30_000_000)  # the second where no smaller model can be had
 
 
-PATIENCE = 4  # attempts that end in the same way: others would, too
+PATIENCE = 8  # attempts that end in the same way: others would, too
+LESSER = 4  # models that train by a part of what they may want
 
 
 class CannotMake(Exception):
@@ -76,7 +77,7 @@ def make(model_type: str, seed: int = 0) -> Made:
     for kind in classes(model_type):
         lesser: list[Made] = []  # trained by a part of what they may want: another variant may do with all
         for variant, config in _small_first(kind, configurations.variants(CONFIG_MAPPING[model_type]), reasons):
-            if len(lesser) >= PATIENCE:
+            if len(lesser) >= LESSER:
                 break
             try:
                 made = _made(kind, variant, config, seed)

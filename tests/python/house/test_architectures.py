@@ -63,3 +63,20 @@ def test_a_page_tells_its_verdicts(tmp_path):
         return [sorted(re.findall(r"[\w.]+ \d+|[\w-]+", line)) for line in page.read_text().splitlines()[3:]]
 
     assert told(again) == told(shown)
+
+
+MADE = """
+import sys, make
+for name in sys.argv[1:]:
+    print(name, make.make(name).kind.__name__)
+"""
+
+
+def test_small_configurations_hold_together():
+    """A part keeps what the whole tells it (which stages a backbone gives); groups are as many as channels; the sections of a head
+    are as wide as it is; a sound has a channel."""
+    models = {"depth_anything": "DepthAnythingForDepthEstimation", "mimi": "MimiModel", "glm4v_text": "Glm4vTextModel", "dac": "DacModel"}
+    run = [sys.executable, "-c", MADE, *models]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert dict(line.split() for line in done.stdout.splitlines()) == models
