@@ -22,8 +22,9 @@ QUERIES = 32  # of a detector: a small image has few places
 
 _WIDTH = re.compile(r"(size|sizes|dim|dims|dimension|channels|width|widths|units|filters|rank|d_model|d_ff|d_kv|n_embd|n_inner)$"
                     r"|^dim_|_dim_|hidden_size|embed_dim|channel_list$|bottleneck_features$|pos_feats$")  # fmt: skip
-_NO_WIDTH = re.compile(r"image|img|spec_|patch(?!_embeds)|window|kernel|chunk|block|vocab|codebook(?!_dim$)|crop|cache|grid|pool|input_size|group|context|token"
-                       r"|num_channels|feature_size|output_size|mel|audio|batch|sample|memory|state|type|position")  # fmt: skip
+_NO_WIDTH = re.compile(r"image|img|spec_|patch(?!_embeds)|window|kernel|chunk|block|vocab|codebook(?!_dim$)|crop|cache|grid|pool"
+                       r"|input_size|group|context|token|num_channels|feature_size|output_size|mel|audio|batch|sample|memory|state"
+                       r"|type|position")  # fmt: skip
 _ALIKE = re.compile(r"groups$|input_size$")  # a width where it is as wide as the model: one channel a group, an adapter's input
 _LAYERS = re.compile(r"^(num_hidden_layers|num_layers|n_layers?|depth|(encoder|decoder|num_encoder|num_decoder)_layers"
                      r"|num_hidden_groups|(text|vision|audio)_layers)$")  # fmt: skip
@@ -35,8 +36,9 @@ _VOCABULARY = re.compile(r"vocab(ulary)?(_size)?(_per_layer_input)?$")
 _TOKEN = re.compile(r"_token_(id|index)$|_token_ids$")
 _FACTOR = re.compile(r"(width|depth)_(coefficient|multiplier)$")  # of a larger member of a family
 # What is None by default and must be told.
-_MISSING = {"prediction_length": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"],
-            "image_token_id": VOCABULARY - 1, "image_token_index": VOCABULARY - 1}  # fmt: skip
+_MISSING = {"prediction_length": 8, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
+            "mlp_layer_types": ["dense", "sparse"], "image_token_id": VOCABULARY - 1,
+            "image_token_index": VOCABULARY - 1}  # fmt: skip
 LEAST = 8  # a number below this is no width
 MOST_EXPERTS = 16
 
@@ -49,12 +51,14 @@ class Variant:
     layers: int | None  # of each stack; None: as many as by default
     image: int | None  # pixels a side; None: as by default
     heads: bool = False  # whether there are fewer heads of the default's width, not narrower ones
+    told: bool = True  # whether a part keeps what the whole tells it, or has its own class's defaults
 
 
-# The first eight differ in each way: what fails alike in all of them fails in the others, too (make.py).
-VARIANTS = (Variant(8, 2, IMAGE), Variant(16, 2, IMAGE), Variant(8, 2, IMAGE, heads=True), Variant(8, 4, IMAGE), Variant(8, 2, None),
-            Variant(8, None, IMAGE), Variant(4, 2, IMAGE), Variant(1, 2, IMAGE), Variant(32, 2, IMAGE), Variant(2, 2, IMAGE),
-            Variant(1, 2, None), Variant(8, None, None), Variant(1, None, None))  # fmt: skip
+# The first nine differ in each way: what fails alike in all of them fails in the others, too (make.py).
+VARIANTS = (Variant(8, 2, IMAGE), Variant(16, 2, IMAGE), Variant(8, 2, IMAGE, heads=True), Variant(8, 4, IMAGE),
+            Variant(8, 2, None), Variant(8, None, IMAGE), Variant(4, 2, IMAGE), Variant(1, 2, IMAGE),
+            Variant(8, 2, IMAGE, told=False), Variant(32, 2, IMAGE), Variant(2, 2, IMAGE), Variant(1, 2, None),
+            Variant(8, None, None), Variant(1, None, None))  # fmt: skip
 
 
 def model_types() -> list[str]:
@@ -72,8 +76,8 @@ def small(default: PreTrainedConfig, variant: Variant) -> PreTrainedConfig:
         if key.startswith("_"):
             continue
         if isinstance(value, PreTrainedConfig):
-            backbone = value.model_type == "timm_backbone"
-            given[key] = small(_BACKBONE(out_indices=value.out_indices) if backbone else value, variant)
+            part = _BACKBONE(out_indices=value.out_indices) if value.model_type == "timm_backbone" else value
+            given[key] = small(part if variant.told else type(part)(), variant)
         elif value is None and key in _MISSING:
             given[key] = _MISSING[key]
         elif key == "use_timm_backbone":
@@ -103,7 +107,8 @@ def small(default: PreTrainedConfig, variant: Variant) -> PreTrainedConfig:
         elif key in ("image_size", "crop_size", "max_img_size") and variant.image:
             given[key] = _image(default, value, variant.image)
         elif variant.heads and _HEADS.search(key):
-            given[key] = max(1, value // variant.divisor) if isinstance(value, int) else value
+            counted = isinstance(value, int) and not isinstance(value, bool)
+            given[key] = max(1, value // variant.divisor) if counted else value
         elif variant.heads and _OF_HEAD.search(key):
             continue
         elif key.endswith("intermediate_size") and isinstance(value, int) and value % variant.divisor:
@@ -114,7 +119,7 @@ def small(default: PreTrainedConfig, variant: Variant) -> PreTrainedConfig:
     plain = kind()
     if isinstance(default, BackboneConfigMixin) and default.out_indices != plain.out_indices:
         given |= _taken(default, given)
-    told = {key: value for key, value in settings.items() if value != getattr(plain, key, None)}  # by what it is a part of
+    told = {key: value for key, value in settings.items() if value != vars(plain).get(key)}  # by what it is a part of
     if (text := given.get("text_config")) is not None:
         for other in given.values():  # what a tower gives is as wide as the text
             if isinstance(other, PreTrainedConfig) and hasattr(other, "out_hidden_size"):
@@ -136,12 +141,12 @@ _BACKBONE = CONFIG_MAPPING["resnet"]  # in the place of one of `timm`, which is 
 def _settings(config: PreTrainedConfig) -> dict[str, Any]:
     """What it can be told, but for its parts; the rest it makes of these."""
     names = {field.name for field in dataclasses.fields(config)} | vars(config).keys() - vars(type(config)()).keys()
-    found = {name: getattr(config, name, None) for name in names if name != "per_layer_config" and not name.startswith("_")}
+    found = {name: vars(config).get(name) for name in names if name != "per_layer_config" and not name.startswith("_")}
     return {name: value for name, value in found.items() if not isinstance(value, PreTrainedConfig)}
 
 
 def _taken(default: PreTrainedConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """Of which stages a backbone gives the results: so many of the last ones, where layers are stages, and fewer than by default."""
+    """Which stages' results a backbone gives: so many of the last ones, where layers are stages, and fewer than by default."""
     stages, count = default.out_indices, len(default.stage_names)
     if (layers := given.get("num_hidden_layers")) is None or count != default.num_hidden_layers + 1:
         return {"out_indices": stages}
@@ -152,14 +157,19 @@ def _taken(default: PreTrainedConfig, given: dict[str, Any]) -> dict[str, Any]:
 def _completed(config: PreTrainedConfig) -> PreTrainedConfig:
     """With what its class leaves to who writes it down: the width of a head, and of the parts of one that is turned by several
     positions."""
-    width, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    names = {"hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads", **type(config).attribute_map}
+    width, heads = (vars(config).get(names[name]) for name in ("hidden_size", "num_attention_heads"))
     if not isinstance(width, int) or not isinstance(heads, int):
         return config
-    if getattr(config, "head_dim", 0) is None:
+    if vars(config).get("head_dim", 0) is None:
         config.head_dim = width // heads
     rope = getattr(config, "rope_parameters", None)
-    if "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ()) and isinstance(rope, dict) and "rope_theta" in rope:
-        turned = int((getattr(config, "head_dim", None) or width // heads) * rope.get("partial_rotary_factor", 1.0)) // 2
+    if (
+        "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ())
+        and isinstance(rope, dict)
+        and "rope_theta" in rope
+    ):
+        turned = int((vars(config).get("head_dim") or width // heads) * rope.get("partial_rotary_factor", 1.0)) // 2
         rope.setdefault("mrope_section", [turned - 2 * (turned * 3 // 8), turned * 3 // 8, turned * 3 // 8])
     return config
 

@@ -151,7 +151,9 @@ def _sound(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor
 
 
 def _features(config: PreTrainedConfig, generator: torch.Generator) -> torch.Tensor:
-    bins = find(config, "feature_projection_input_dim", "num_mel_bins", "feature_size", "input_dim", "num_mel_channels", default=80)
+    bins = find(
+        config, "feature_projection_input_dim", "num_mel_bins", "feature_size", "input_dim", "num_mel_channels", default=80
+    )
     if (positions := find(config, "max_source_positions")) is not None and hasattr(config, "encoder_layers"):
         return torch.randn(BATCH, bins, 2 * positions, generator=generator)
     return torch.randn(BATCH, 64, bins, generator=generator)
@@ -210,7 +212,7 @@ _KINDS: dict[str, Kind] = {
     "past_observed_mask": _series(True, observed=True), "future_values": _series(False),
     "future_time_features": _series(False, "num_time_features"),
     "inputs_embeds": _embedded, "query_embeds": _embedded, "encoder_hidden_states": _encoded,
-    "task_inputs": lambda config, generator: torch.randn(BATCH, find(config, "task_seq_len", default=LENGTH), generator=generator),
+    "task_inputs": lambda config, generator: torch.randn(BATCH, find(config, "task_seq_len", default=77), generator=generator),
     "states": _course("state_dim"), "actions": _course("act_dim"), "rewards": _course(), "returns_to_go": _course(),
     "timesteps": lambda config, generator: torch.arange(LENGTH).expand(BATCH, LENGTH),
 }  # fmt: skip

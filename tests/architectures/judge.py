@@ -106,7 +106,8 @@ def judge(model_type: str, door: str, known: dict[str, dict]) -> dict[str, Any]:
         trainc.config.fallback = fallback
         opened = doors.Compile(made.model()) if door == "compile" else doors.Backend(made.model(), fullgraph=False)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), torch._dynamo.config.patch(use_numpy_random_stream=True):
+                # Else Dynamo, for whatever backend, draws NumPy's random numbers from PyTorch's generator: not eager's.
                 warnings.simplefilter("ignore")
                 mine = train(made, opened.module, opened.call)
         except Exception as error:

@@ -22,7 +22,7 @@ TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT",
 MOST_PARAMETERS = (3_000_000, 30_000_000)  # the second where no smaller model can be had
 
 
-PATIENCE = 8  # attempts that end in the same way: others would, too
+PATIENCE = 9  # attempts that end in the same way: others would, too
 LESSER = 4  # models that train by a part of what they may want
 
 
