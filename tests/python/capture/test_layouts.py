@@ -14,12 +14,18 @@ def index():
 REFUSED = {
     "a result over an operand": lambda x: torch.kthvalue(x[0], 2, out=(x[0], index())),
     "a result over half an operand": lambda x: torch.add(x[0, 1:], 1, out=x[0, :-1]),
+    "a copy into what it is made of": lambda x: x[0, 1:].copy_(x[0, :-1]),
+    "an assignment to what it is made of": lambda x: x.__setitem__((0, slice(1, None)), x[0, :-1]) or x,
+    "a sum in place with a neighbour": lambda x: x[0, 1:].add_(x[0, :-1]),
     "gaps": lambda x: torch.native_group_norm(x[:, ::2], None, None, 3, 2, 1, 1, 1e-5),
     "another order": lambda x: torch.native_group_norm(x.t().unsqueeze(2), None, None, 4, 3, 1, 1, 1e-5),
 }
 TAKEN = {
     "a result over the operand itself": lambda x: torch.add(x, 1, out=x),
     "a result in memory beside an operand": lambda x: torch.add(x[0], 1, out=x[1]),
+    "a copy into memory beside it": lambda x: x[0].copy_(x[1]), "a copy onto itself": lambda x: x.copy_(x),
+    "a sum in place with itself": lambda x: x[0].add_(x[0]), "a copy of a copy": lambda x: x[0, 1:].copy_(x[0, :-1].clone()),
+    "a column and a row": lambda x: x[:, 0].add_(x[0, 1]),
     "a result of its own": lambda x: torch.kthvalue(x[0], 2, out=(torch.empty(()), index())),
     "a norm that makes it dense": lambda x: F.group_norm(x[:, ::2], 1),
     "channels last": lambda x: F.group_norm(x[:, :2, None, None].to(memory_format=torch.channels_last), 1),

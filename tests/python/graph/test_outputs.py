@@ -130,3 +130,28 @@ def test_what_the_framework_runs_is_given_dense_what_the_program_made_so(door, m
         result.sum().backward()
     assert_same(gradients(ours), gradients(plain))
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_leaf_that_the_program_makes_gets_its_gradient():
+    class Model(nn.Linear):
+        def forward(self, x):
+            noise = torch.ones(3, 4, requires_grad=True)
+            return (super().forward(x) * noise).sum(), noise
+
+    plain, found = Model(4, 4), []
+    ours = trainc.compile(copy.deepcopy(plain))
+    for model in (plain, ours):
+        for _ in range(2):
+            loss, noise = model(torch.ones(3, 4))
+            loss.backward()
+        found.append((noise.grad, noise.is_leaf))
+    torch.testing.assert_close(*found)
+
+
+def test_a_result_that_is_made_in_inference_mode_is_such():
+    class Model(nn.Linear):
+        def forward(self, x):
+            with torch.inference_mode():
+                return super().forward(x)
+
+    assert trainc.compile(Model(4, 4))(torch.ones(3, 4)).is_inference()

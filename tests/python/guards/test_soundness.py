@@ -565,6 +565,17 @@ def test_what_no_signature_says_of_an_argument(name):
     assert not all(same(a, plain[0]) for a in plain)
 
 
+def test_a_version_is_read_at_each_call_through_torch_compile():
+    @functools.partial(torch.compile, backend="trainc")
+    def run(x):
+        return x * (1 + x._version)
+
+    x = torch.ones(3)
+    for version in range(3):
+        assert torch.equal(run(x), torch.full((3,), 1.0 + version))
+        x.add_(0)
+
+
 CHANGED_ARGUMENTS = {
     "wants a gradient": ("class Net(nn.Linear):\n  def forward(self, x):\n    x.requires_grad_()\n    return super().forward(x)", "x.grad"),
     "wants a gradient, set": ("class Net(nn.Linear):\n  def forward(self, x):\n    x.requires_grad = True\n    return super().forward(x)", "x.grad"),

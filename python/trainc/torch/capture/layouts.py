@@ -34,12 +34,22 @@ def _is_dense(value: torch.Tensor) -> bool:
 
 
 def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
-    """Eager's RuntimeError where a result (`out=`) may not be written because it shares memory with an operand."""
-    names = [argument.name for argument in compat.schema_of(operation).arguments if argument.is_out]
+    """Eager's RuntimeError where a result (`out=`, or what an operation in place writes) may not be written because it shares
+    memory with an operand."""
+    arguments = compat.schema_of(operation).arguments
+    names = [argument.name for argument in arguments if argument.is_out]
     results = [kwargs[name] for name in names if isinstance(kwargs.get(name), compat.FunctionalTensor)]
+    operands = [*args, *(value for name, value in kwargs.items() if name not in names)]
+    if not names and args and arguments[0].alias_info is not None and arguments[0].alias_info.is_write:
+        results = [args[0]] if isinstance(args[0], compat.FunctionalTensor) else []
+        here = [(_memory(result), geometry(result), result.storage_offset()) for result in results]
+        operands = compat.pytree.tree_leaves(operands[1:])
+        operands = [  # the same elements are no harm
+            each for each in operands
+            if isinstance(each, compat.FunctionalTensor) and (_memory(each), geometry(each), each.storage_offset()) not in here
+        ]  # fmt: skip
     if not results or wire.is_random(operation):
         return
-    operands = [*args, *(value for name, value in kwargs.items() if name not in names)]
     given = [value for value in compat.pytree.tree_leaves(operands) if isinstance(value, compat.FunctionalTensor)]
     if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(
         is_static(geometry(value)) for value in (*results, *given)

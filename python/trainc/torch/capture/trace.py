@@ -97,7 +97,20 @@ class FlatCall(torch.nn.Module):
         flattener = Flattener(known=reads.knows)
         self.result = flattener.flatten(result)
         check_attributes(flattener.tensors, "forward")
+        _check_made(flattener.tensors, flat)
         return tuple(flattener.tensors)
+
+
+def _check_made(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """NotCompiled where the program has made a result that is another kind of tensor than what a plan gives."""
+    given = {id(t) for t in inputs}
+    for t in results:
+        if id(t) in given or not isinstance(t, compat.FunctionalTensor):
+            continue
+        if t.requires_grad and t.is_leaf and not compat.is_view(t):  # autograd would put its gradient there
+            raise NotCompiled("forward gives a tensor that it has made to want a gradient of its own", in_pytorch=True)
+        if t.is_inference() and not torch.is_inference_mode_enabled():
+            raise NotCompiled("forward gives a tensor that it has made in inference mode", in_pytorch=True)
 
 
 def dispatch_modes() -> tuple:

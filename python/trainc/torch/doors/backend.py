@@ -61,7 +61,7 @@ beside_guards.watch()
 def _static(gm: torch.nn.Module, inputs: Sequence[Any], tune: str) -> Callable[..., Any]:
     record = _record(inputs, tune)
     where = _where(record, inputs)
-    if where is None:
+    if where is None or _asks_versions(gm):
         return gm.forward
     compiler = joint.Compiler(record, Runners(where, tune))
     compiler.program = GraphAgain(record.name, gm, gm.forward)
@@ -160,7 +160,7 @@ def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> C
         fixed, moving = inputs.fixed_of(given), inputs.moving_of(given)
         record = _record(given, tune)
         where = _where(record, given)
-        if where is None:
+        if where is None or _asks_versions(gm):
             return WithNumbers(gm, inputs, given)
         runners = Runners(where, tune)
 
@@ -255,6 +255,16 @@ class WithNumbers(torch.nn.Module):
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _asks_versions(gm: torch.nn.Module) -> bool:
+    """Whether the program reads `x._version`, another number at each call, which a trace would take for settled."""
+    nodes = gm.graph.nodes if isinstance(gm, torch.fx.GraphModule) else ()
+    found = next((node for node in nodes if str(node.target) == "prims._tensor_version.default"), None)
+    if found is not None:
+        where = wire.origin(found) or "a graph"
+        messages.warn_once(f"version {id(gm)}", f"{where} runs in PyTorch: it reads _version of a tensor")
+    return found is not None
 
 
 def _is_symbolic(value: Any) -> bool:
