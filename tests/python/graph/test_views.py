@@ -52,6 +52,29 @@ def test_gradients_of_views_beside_what_they_are_views_of(name: str, given: bool
     assert torch.equal(found[0][1], found[1][1])
 
 
+# What autograd does not see of an argument that has a history
+HIDDEN = {
+    "detached": lambda x: x.detach().mul_(3),
+    "without gradients": lambda x: no_grad(lambda: x.mul_(3)),
+    "both": lambda x: no_grad(lambda: x.detach()[0].mul_(3)),
+    "a part": lambda x: no_grad(lambda: x[1:].add_(1)),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_writes_leave_an_arguments_gradient(name: str, door: str) -> None:
+    for program in (lambda x: (HIDDEN[name](x), x)[1], lambda x: (HIDDEN[name](x), x * 2)[1], lambda x: (HIDDEN[name](x), 1)[1]):
+        found = []
+        for way in (DOORS[door], lambda module: module):
+            leaf = torch.linspace(-1, 1, 24).reshape(4, 6).requires_grad_()
+            given = leaf * 1
+            result = way(Calls(program))(given)
+            (given.square() + result).sum().backward()
+            found.append((leaf.grad, given.detach()))
+        assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_random_programs_of_views_and_writes(door: str, monkeypatch) -> None:
     """More of them: view_programs.py."""

@@ -352,6 +352,17 @@ def test_pythons_generator_is_left_alone(engine):
     assert results[3] == results[1]
 
 
+def test_a_generator_of_the_programs_own_is_named(core):
+    class Drawn(nn.Linear):
+        generator = torch.Generator().manual_seed(3)
+
+        def forward(self, x):
+            return super().forward(x) * torch.rand(4, generator=self.generator)
+
+    with pytest.warns(messages.TraincWarning, match=r"test_guards.py:\d+ \(aten.rand.generator\) draws from a torch.Generator"):
+        trainc.compile(Drawn(4, 4))(torch.randn(3, 4))
+
+
 def _nothing():
     import contextlib
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from trainc.base.errors import NotCompiled
 from trainc.torch import compat
 from trainc.torch.compat import disable_current_modes
 from trainc.torch.graph import wire
@@ -22,6 +23,8 @@ def lift_constants(
         if node.op != "get_attr":
             continue
         tensor = getattr(gm, node.target)
+        if not isinstance(tensor, torch.Tensor):
+            raise NotCompiled(_refused(node, tensor))
         written = tensor.dim() == 0 and tensor.dtype in wire.DTYPE_NAMES and not is_users(tensor)
         if written:  # a number that Python wrote: part of the code, not an input
             with disable_current_modes():  # AOTAutograd's fakes have no values
@@ -40,6 +43,14 @@ def lift_constants(
         graph.erase_node(node)
         constants.append(tensor)
     return constants
+
+
+def _refused(node: torch.fx.Node, value: object) -> str:
+    reader = next(iter(node.users), node)
+    where = f"{wire.origin(reader) or reader.name} ({wire.target_name(reader.target)})"
+    if isinstance(value, torch.Generator):
+        return f"{where} draws from a torch.Generator of the program's own (generator=); a plan draws from PyTorch's default one"
+    return f"{where} reads a {type(value).__name__}, which no plan can"
 
 
 def _fake_like(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.Tensor:

@@ -398,6 +398,8 @@ def aot_settings(compiler: Compiler):
         compiler.without_history = [first + i for i, info in enumerate(outputs) if not info.requires_grad]
         if trace_joint or compiler.learns:  # views of arguments alone have no backward, but gradients
             _views_as_eager(outputs, compiler, trace_joint)
+        if not trace_joint and compiler.learns:
+            _keep_histories(about["runtime_metadata"].input_info)
         if trace_joint:
             about["indices_of_inps_to_detach"] = compiler.detached(about["indices_of_inps_to_detach"], about["runtime_metadata"])
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
@@ -442,6 +444,14 @@ def _views_as_eager(outputs: list[Any], compiler: Compiler, has_backward: bool) 
             outputs[i] = dataclasses.replace(info, view_meta_sequence=compat.no_views(info.view_meta_sequence))
         elif i in compiler.otherwise and (of_result or info.output_type in of_inputs or not has_backward):
             raise NotCompiled("a result is a view whose gradient does not go to what it is a view of", in_pytorch=True)
+
+
+def _keep_histories(inputs: list[Any]) -> None:
+    """AOTAutograd's copies of new values are seen by autograd, but for leaves. Where nothing has a backward, autograd has seen no
+    write either: `x.detach().mul_(2)` leaves the gradient of x what it was."""
+    for i, info in enumerate(inputs):
+        if info.mutates_data and info.requires_grad:
+            inputs[i] = dataclasses.replace(info, is_leaf=True)
 
 
 def _give_tangents_memory(metadata: Any) -> None:
