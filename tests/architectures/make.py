@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT",
 MOST_PARAMETERS = (3_000_000, 30_000_000)  # the second where no smaller model can be had
 
 
+LONGEST = 20  # seconds of a step of eager PyTorch's
 PATIENCE = 9  # attempts that end in the same way: others would, too
 LESSER = 4  # models that train by a part of what they may want
 
@@ -83,7 +85,7 @@ def make(model_type: str, seed: int = 0) -> Made:
                 made = _made(kind, variant, config, seed)
             except Exception as error:  # of the model, which this variant or this batch does not suit
                 reasons.append(_told(kind, variant, error))
-                if sum(reason.endswith(str(error)[:100]) for reason in reasons) >= PATIENCE:
+                if isinstance(error, TimeoutError) or sum(reason.endswith(str(error)[:100]) for reason in reasons) >= PATIENCE:
                     break
                 continue
             if made.whole:
@@ -131,6 +133,8 @@ def _made(kind: type[nn.Module], variant: configurations.Variant, config: Any, s
             if (error := _error_of(model, each)) is None:
                 made.batch, made.whole = each, wanted <= each.keys()
                 return made
+            if isinstance(error, TimeoutError):
+                raise error
             waiting += inputs.adapted(model, each, error) if len(waiting) < 6 else []
             errors.append(error)
     raise errors[0]  # of the batch with most of what the model may want
@@ -149,12 +153,22 @@ def _tried(model: nn.Module, seed: int) -> list[dict[str, Any]]:
 
 
 def _error_of(model: nn.Module, batch: dict[str, Any]) -> Exception | None:
-    """What keeps eager PyTorch from a step with it."""
+    """What keeps eager PyTorch from a step with it: an error, or that it takes too long (VITS makes a sound of as many samples as
+    its weights say, and those are random)."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"a step takes eager PyTorch more than {LONGEST} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LONGEST)
     try:
         loss = inputs.loss_of(model(**batch))
         loss.backward()
     except Exception as error:
         return error
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     return None if torch.isfinite(loss) else ValueError("the loss is not finite")
 
 
