@@ -173,7 +173,7 @@ golden: build  ## rewrites the expected files in tests/cpp/golden; review the di
 demo: build  ## fine-tunes GPT-2 124M, eager and compiled, side by side (ARGS="--steps 40 --seq 256" for your own)
 	python examples/finetune_gpt2.py $(ARGS)
 
-bench: build  ## a training step of seven models: eager, Inductor, trainc (ARGS="--quick" takes 5 minutes; ARGS=--help)
+bench: build  ## a training step of nine models: eager, Inductor, trainc (ARGS="--quick" takes 5 minutes; ARGS=--help)
 	cmake --preset release -DTRAINC_BENCH=ON > build/release/bench.log
 	cmake --build --preset release -j $(JOBS) --target bench_machine
 	python bench/run.py $(ARGS)

@@ -214,6 +214,38 @@ def llama() -> Workload:
     return Workload(LlamaForCausalLM(config), _text(32000, 4, 256))
 
 
+def convnext() -> Workload:
+    """ConvNeXt-tiny, as released."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    return Workload(ConvNextForImageClassification(ConvNextConfig(num_labels=1000)), _images(8, 160, 1000))
+
+
+def unet() -> Workload:
+    import torch
+    from own_networks import UNet
+
+    def batch_of(step: int) -> dict:
+        generator = torch.Generator().manual_seed(step)
+        pixels = torch.randn(4, 3, 128, 128, generator=generator)
+        return {"pixel_values": pixels, "labels": torch.randint(0, 2, (4, 128, 128), generator=generator)}
+
+    return Workload(UNet(), batch_of)
+
+
+def lstm() -> Workload:
+    """Its labels are the next words, which the text has beyond each row."""
+    from own_networks import LSTMLanguageModel
+
+    words = _text(10000, 20, 36)
+
+    def batch_of(step: int) -> dict:
+        ids = words(step)["input_ids"]
+        return {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
+
+    return Workload(LSTMLanguageModel(), batch_of)
+
+
 CASES: dict[str, Case] = {
     "gpt2": Case(gpt2, "GPT-2 124M, 4 x 256", vocabulary=50257, in_jax=True),
     "roberta": Case(roberta, "RoBERTa-base classification, 8 x 128", vocabulary=50257),
@@ -223,6 +255,9 @@ CASES: dict[str, Case] = {
     "resnet50": Case(resnet50, "ResNet-50, 8 x 160 x 160"),
     "vit": Case(vit, "ViT-base, 4 x 224 x 224"),
     "llama": Case(llama, "Llama-style, 8 layers, 512 wide, 4 x 256", vocabulary=32000),
+    "convnext": Case(convnext, "ConvNeXt-tiny, 8 x 160 x 160"),
+    "unet": Case(unet, "U-Net, 64 wide, 4 x 128 x 128"),
+    "lstm": Case(lstm, "LSTM language model, 2 x 650, 20 x 35", vocabulary=10000),
     "gpt2-1x64": Case(gpt2_small, "GPT-2 124M, 1 x 64", vocabulary=50257, small=True, in_jax=True),
     "gpt-2x256": Case(
         gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True, quick_inductor=True, in_jax=True

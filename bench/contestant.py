@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import time
 import traceback
+import warnings
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -73,17 +75,27 @@ def training_step(model, optimizer, batch: dict, bf16: bool = False):
     return loss
 
 
+def _of_convolution_backward(gradient: tuple, x: tuple, weight: tuple, *settings: Any, **_: Any) -> int:
+    """Two products of the forward's FLOPs at most. PyTorch's own formula takes the groups of a weight's gradient for one."""
+    *_, transposed, _padding, _groups, wanted = settings
+    places = math.prod((x if transposed else gradient)[2:])
+    return sum(wanted[:2]) * 2 * x[0] * places * math.prod(weight)
+
+
 def flops_of(model, batch: dict, bf16: bool = False) -> int:
     """What PyTorch's counter sees in the contractions and convolutions of forward and backward, no causal half left out."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    # as plain products: the counter does not know the CPU's fused attention
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model(**batch).loss
-        loss.backward()
+    # Attention as plain products, recurrent layers too: the counter does not know the CPU's fused operations.
+    backward = {torch.ops.aten.convolution_backward: _of_convolution_backward}
+    with FlopCounterMode(display=False, custom_mapping=backward) as counter, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of oneDNN's settings for other devices
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(**batch).loss
+            loss.backward()
     model.zero_grad()
     return counter.get_total_flops()
 

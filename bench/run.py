@@ -1,4 +1,4 @@
-"""A training step of seven models, in fp32 and bf16 autocast: eager, Inductor and trainc, side by side (`make bench`).
+"""A training step of nine models, in fp32 and bf16 autocast: eager, Inductor and trainc, side by side (`make bench`).
 
 Every contestant is a process of its own; their steps are interleaved, so that a noisy machine is noisy for all: ratios hold
 within one run only. docs/benchmarks.md says how each figure comes about. Results go to build/bench: results.json after each row,

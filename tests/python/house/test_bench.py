@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import compare_plans  # noqa: E402
 import contestant  # noqa: E402
 import gpu  # noqa: E402
 import kernels  # noqa: E402
+import own_networks  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 import xla  # noqa: E402
@@ -120,6 +122,31 @@ def test_the_flops_of_a_transformer():
     assert contestant.flops_of(tiny.model, tiny.batch(0)) == 3 * (linear + attention)
 
 
+@pytest.mark.parametrize("kind", ["dense", "strided", "grouped", "depthwise", "transposed"])
+def test_the_flops_of_a_convolution(kind):
+    layers = {
+        "dense": torch.nn.Conv2d(6, 12, 3),
+        "strided": torch.nn.Conv2d(6, 12, 3, 2, 1),
+        "grouped": torch.nn.Conv2d(6, 12, 3, groups=3),
+        "depthwise": torch.nn.Conv2d(6, 6, 3, groups=6),
+        "transposed": torch.nn.ConvTranspose2d(6, 4, 2, 2),
+    }
+    layer, x = layers[kind], torch.randn(2, 6, 9, 9, requires_grad=True)
+    places = 2 * (9 * 9 if kind == "transposed" else layer(x)[0, 0].numel())
+    model = torch.nn.Module()
+    model.forward = lambda x: types.SimpleNamespace(loss=layer(x).sum())
+    assert contestant.flops_of(model, {"x": x}) == 3 * 2 * places * layer.weight.numel()
+
+
+def test_the_flops_of_an_lstm():
+    model = own_networks.LSTMLanguageModel(vocabulary=50, width=8)
+    words = torch.randint(0, 50, (2, 5))
+    of_a_token = 2 * (2 * 4 * 8 * (8 + 8)) + 2 * 8 * 50  # two layers' gates, the head
+    first_state = 2 * 2 * (2 * 4 * 8 * 8)  # of 2 rows and 2 layers: nobody wants its gradient
+    counted = contestant.flops_of(model, {"input_ids": words, "labels": words})
+    assert counted == 3 * 10 * of_a_token - first_state
+
+
 @pytest.mark.parametrize("shifted", [False, True])
 def test_rows_without_a_label_are_no_work_that_matters(shifted):
     tiny = cases.build("tiny")
@@ -150,6 +177,7 @@ def test_cases_are_what_their_titles_say(name):
 
     parameters = {"gpt2": 124.4, "roberta": 124.6, "resnet50": 25.6, "vit": 86.6, "llama": 56.4}
     parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7, "gpt2-tuned": 124.4, "roberta-masked": 124.7, "roberta-padded": 124.6}
+    parameters |= {"convnext": 28.6, "unet": 31.0, "lstm": 19.8}
     with torch.device("meta"):
         model = cases.CASES[name].build().model
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters[name], abs=0.06)
