@@ -73,9 +73,14 @@ for name in sys.argv[1:]:
 
 
 def test_small_configurations_hold_together():
-    """A part keeps what the whole tells it (which stages a backbone gives); groups are as many as channels; the sections of a head
-    are as wide as it is; a sound has a channel."""
-    models = {"depth_anything": "DepthAnythingForDepthEstimation", "mimi": "MimiModel", "glm4v_text": "Glm4vTextModel", "dac": "DacModel"}
+    """A part keeps what the whole tells it (which stages a backbone gives); groups are as many as channels; the sections of a
+    head are as wide as it is; a sound has a channel."""
+    models = {
+        "depth_anything": "DepthAnythingForDepthEstimation",
+        "mimi": "MimiModel",
+        "glm4v_text": "Glm4vTextModel",
+        "dac": "DacModel",
+    }
     run = [sys.executable, "-c", MADE, *models]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
     assert done.returncode == 0, done.stderr[-2000:]
