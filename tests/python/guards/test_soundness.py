@@ -640,6 +640,30 @@ def test_equal_objects_do_not_compile_again(engine, strict, monkeypatch):
     assert "SETTINGS['options']['a'][0]` changed from 1.0 to 3.0" in records.of(model)[1].recompiled
 
 
+counted = 0  # a global of the name of an attribute that forward reads
+
+
+def test_an_attribute_is_no_global_of_its_name(strict):
+    global counted
+    settings = types.SimpleNamespace(counted=2.0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x) * settings.counted
+
+    model = trainc.compile(Net())
+    for counted in range(4):  # noqa: B007
+        model(torch.ones(2, 3)).sum().backward()
+    assert len(records.of(model)) == 1
+    settings.counted = 5.0
+    x = torch.ones(2, 3)
+    assert torch.equal(model(x), model.linear(x) * 5.0)
+
+
 def test_a_step_that_is_itself_a_global_is_no_state_of_the_program(strict):
     """`optimizer.step()` names `step`, and so the walk comes to the global of that name: the compiled step."""
     source = (

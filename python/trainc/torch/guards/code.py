@@ -47,10 +47,11 @@ def about(code: types.CodeType) -> Code:
     if (found := _codes.get(id(code))) is None:
         every = [code, *_inner(code)]
         names = names_of(code)
-        variables = sorted(set().union(*(each.co_names for each in every)))
-        imports = any(i.opname == "IMPORT_NAME" for each in every for i in dis.get_instructions(each))
+        instructions = [i for each in every for i in dis.get_instructions(each)]
+        variables = sorted({i.argval for i in instructions if _IS_GLOBAL.search(i.opname)})
+        imports = any(i.opname == "IMPORT_NAME" for i in instructions)
         any_attribute, of_a_global = _reads_any_attribute(code, names) if code.co_name not in _FORWARDING else (False, False)
-        any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(variables) and any(map(_uses_any_global, every))
+        any_global = not (_ANY_GLOBAL | _BY_ATTRIBUTE).isdisjoint(names) and any(map(_uses_any_global, every))
         tensor_attributes = list(dict.fromkeys(itertools.chain.from_iterable(map(_tensor_attributes, every))))
         sets_data = "swap_tensors" in names or any(map(_sets_data, every))
         found = _codes[id(code)] = Code(
@@ -77,6 +78,9 @@ def _sets_data(code: types.CodeType) -> bool:
 
 _ANY_GLOBAL = frozenset({"globals", "eval", "exec", "__import__"})
 _BY_ATTRIBUTE = frozenset({"__globals__", "f_globals", "import_module"})  # what gives any global, of whatever it is asked
+# LOAD_GLOBAL, STORE_GLOBAL, LOAD_NAME, LOAD_FROM_DICT_OR_GLOBALS, ...: of `s.a`, `a` is no variable, though the program may
+# have one of that name.
+_IS_GLOBAL = re.compile("GLOBAL|_NAME$")
 _VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 
 
