@@ -9,6 +9,8 @@ namespace trainc::cost {
 constexpr int64_t kFewResults = 16;
 // ... which matters from this many elements on.
 constexpr int64_t kLongSum = 1 << 15;
+// Times that a sum reads each element of a factor, at least, where a copy of it in another order pays.
+constexpr int64_t kReadsOfACopy = 16;
 // Lanes that results lie across where leading axes are summed: so many partial sums are in registers at a time.
 constexpr int64_t kAcross = 64;
 // Vector registers that these take, at most.

@@ -50,6 +50,15 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
   return factors;
 }
 
+/// Columns in a piece of `columns`, of so many lanes: equal pieces where there are such of the greatest width or half
+/// of it. Those need no minimum for the last one, which hides from the algebra of indices where a column ends.
+int pieces_of(int64_t columns, int lanes) {
+  const int64_t most = std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes);
+  for (int64_t width = most; 2 * width >= most && width >= lanes; width /= 2)
+    if (columns % width == 0) return static_cast<int>(width);
+  return static_cast<int>(most);
+}
+
 }  // namespace
 
 LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const LoweringOptions& options) {
@@ -61,9 +70,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const std::vector<Factor> factors = factors_of(first, schedule, group);
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
-  const int width =
-      across ? static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes(options.target, last)))
-             : lanes(options.target, last);
+  const int width = across ? pieces_of(last, lanes(options.target, last)) : lanes(options.target, last);
 
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)

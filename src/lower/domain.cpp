@@ -44,8 +44,15 @@ std::set<int64_t> split_points(const Node* value, const Schedule& schedule, int6
       }
       case Op::Permute: {
         const Dims& order = n->as<AxesAttr>().axes;
+        // Of windows, each place and each tap is a loop of its own: together they would be found by a division a tap.
+        const auto in_window = [&](int64_t axis) {
+          const Node* in = n->in(0);
+          if (in->op != Op::Window || schedule.values.count(in)) return false;
+          const Dims& axes = in->as<WindowAttr>().axes;
+          return axis >= in->in(0)->type.rank() || std::find(axes.begin(), axes.end(), axis) != axes.end();
+        };
         for (size_t k = 1; k < rank; ++k)
-          if (order[k] != order[k - 1] + 1) cut(n, access, k);
+          if (order[k] != order[k - 1] + 1 || in_window(order[k]) || in_window(order[k - 1])) cut(n, access, k);
         return;
       }
       case Op::Slice:

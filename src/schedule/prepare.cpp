@@ -238,6 +238,29 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   return n;
 }
 
+/// The products that a sum adds up, results across vector lanes: where a factor is the same for many of them and its
+/// neighbours lie apart in memory (a depthwise convolution's weight), over a copy in the order in which it is read.
+const Node* with_factors_in_order(Builder& b, const Node* products, const ReduceAttr& attr) {
+  const int64_t innermost = products->type.rank() - 1;
+  if (products->op != Op::Mul || products->type.numel() == 0 || innermost < 0 ||
+      std::find(attr.axes.begin(), attr.axes.end(), innermost) != attr.axes.end())
+    return products;
+  const int64_t columns = products->shape().back();
+  std::vector<const Node*> factors = products->inputs;
+  for (const Node*& factor : factors) {
+    if (factor->op != Op::Broadcast) continue;
+    const Node *repeated = factor->in(0), *n = repeated;
+    if (columns == 1 || repeated->type.rank() == 0 || repeated->shape().back() != columns ||
+        repeated->type.numel() * cost::kReadsOfACopy > products->type.numel())
+      continue;
+    while ((is_movement(n->op) && !is_copy(n) && n->op != Op::Window && n->op != Op::Broadcast) || n->op == Op::Cast)
+      n = n->in(0);
+    if (n == repeated || std::abs(source_of(repeated, 1) - source_of(repeated, 0)) == 1) continue;
+    factor = b.broadcast(copied(b.graph, repeated, b.origin), products->shape());
+  }
+  return factors == products->inputs ? products : b.mul(factors[0], factors[1]);
+}
+
 /// A contraction of a vector with the rows of a matrix, as they lie: a sum of products for each. Of a register tile one
 /// row or column would be wanted, and the other operand brought into panels for it. nullptr where it is none.
 const Node* products_of_rows(Builder& b, const Node* lhs, const Node* rhs, const Type& type) {
@@ -311,6 +334,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     const Node* copy = nullptr;
     if (n->op == Op::Contract && sum_threads == 0 && !for_vendor(n, library.least_flops))
       copy = products_of_rows(b, inputs[0], inputs[1], n->type);
+    if (n->op == Op::Reduce) inputs[0] = with_factors_in_order(b, inputs[0], n->as<ReduceAttr>());
     if (n->op == Op::Reduce)
       copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);
     if (n->op == Op::Scatter) copy = scatter_in_stages(b, n, inputs, sum_threads);

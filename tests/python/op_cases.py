@@ -972,12 +972,12 @@ case(
 # ---- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def conv_case(name, x, w, stride=1, padding=0, dilation=1, make=f32, **kw):
+def conv_case(name, x, w, stride=1, padding=0, dilation=1, groups=1, make=f32, **kw):
     """Forward with a bias, and the three gradients of it."""
     axes = len(w) - 2
     form = [[v] * axes if isinstance(v, int) else v for v in (stride, padding, dilation)]
     size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x[2:], w[2:], *form, strict=True)]
-    rest = (*form, False, [0] * axes, 1)
+    rest = (*form, False, [0] * axes, groups)
     kw = SUM | kw
     case(f"convolution/{name}", lambda x, w, b: aten.convolution(x, w, b, *rest), make(*x), make(*w), make(w[0]), **kw)
     case(
@@ -1007,6 +1007,13 @@ conv_case("whole image", (3, 4, 5, 6), (7, 4, 5, 6))
 conv_case("size 1", (1, 1, 1, 1), (1, 1, 3, 3), padding=1)
 conv_case("1d strided", (2, 3, 11), (4, 3, 5), stride=2, padding=2)
 conv_case("3d", (1, 2, 4, 5, 6), (3, 2, 3, 2, 3), stride=[1, 2, 1], padding=[1, 0, 1])
+conv_case("depthwise 3x3", (2, 5, 7, 6), (5, 1, 3, 3), padding=1, groups=5)
+conv_case("depthwise 7x7, channels of whole vectors", (2, 32, 9, 8), (32, 1, 7, 7), padding=3, groups=32, slack=16)
+conv_case("depthwise 5x5 step 2", (2, 6, 9, 8), (6, 1, 5, 5), stride=2, padding=2, groups=6)
+conv_case("depthwise, dilation and step", (1, 3, 13, 12), (3, 1, 3, 3), stride=[4, 3], padding=2, dilation=[2, 2], groups=3)
+conv_case("depthwise 1d, causal", (2, 7, 11), (7, 1, 4), padding=3, groups=7)
+conv_case("depthwise 1x1", (2, 4, 3, 5), (4, 1, 1, 1), groups=4)
+conv_case("depthwise bf16", (2, 5, 7, 6), (5, 1, 3, 3), padding=1, groups=5, make=bf16, truth=False)
 conv_case("3x3 bf16", (2, 5, 7, 6), (4, 5, 3, 3), padding=1, make=bf16, truth=False)
 case(
     "convolution/fused with its neighbours",
@@ -1023,7 +1030,7 @@ case(
 
 # ---- the framework's ------------------------------------------------------------------------------------------------
 case(
-    "convolution/groups",
+    "convolution/groups of several channels",
     lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 2) * 2,
     f32(2, 4, 6, 5),
     f32(4, 2, 3, 3),

@@ -1,4 +1,5 @@
-// Convolutions. Grouped and transposed ones, and empty ones, are left to the framework.
+// Convolutions. Transposed ones, those of several groups that are not depthwise, and empty ones are left to the
+// framework.
 #include "frontend/formulas/convolution.h"
 
 #include "frontend/aten/table.h"
@@ -9,14 +10,16 @@ namespace {
 
 /// `at`: the place of stride. Nothing where the form is one that the framework does.
 std::optional<formulas::Convolution> form_of(const Dims& x, const Dims& w, const Call& c, int at) {
-  if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false) ||
-      c.arg(at + 5, "groups").integer(1) != 1)
-    return std::nullopt;
+  const int64_t groups = c.arg(at + 5, "groups").integer(1);
+  if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false)) return std::nullopt;
+  const bool depthwise = groups > 1 && groups == x[1] && groups == w[0];
+  if (groups != 1 && !depthwise) return std::nullopt;
   const auto each = [&](int i, const char* name) {
     const Dims d = c.arg(at + i, name).ints();
     return d.size() == 1 ? Dims(w.size() - 2, d[0]) : d;
   };
   formulas::Convolution f = formulas::convolution_of(x, w, each(0, "stride"), each(1, "padding"), each(2, "dilation"));
+  f.depthwise = depthwise;
   if (formulas::product(x) == 0 || formulas::product(w) == 0 || formulas::product(f.grid) <= 0) return std::nullopt;
   return f;
 }

@@ -50,6 +50,42 @@ Value image_of_rows(Value rows, const Convolution& f, const Dims& grid) {
   return channels_first(reshape(rows, join({{f.images}, grid, {rows.size(2)}})));
 }
 
+// --- depthwise: sums over taps
+/// Axes from..from+count-1.
+Dims axes_from(int64_t from, int64_t count) {
+  Dims axes(count);
+  std::iota(axes.begin(), axes.end(), from);
+  return axes;
+}
+
+/// x [N, places..., taps..., C], w [taps..., C] -> [N, places..., C]: the sums over the taps of the products.
+Value sum_over_taps(Value x, Value w, const Convolution& f, DType sums) {
+  return sum(cast(x, sums) * cast(w, sums), axes_from(1 + f.axes(), f.axes()), false);
+}
+
+/// w [C, 1, kernel...] -> [kernel..., C]
+Value taps_of(Value w, const Convolution& f) {
+  Dims order = axes_from(1, f.axes());
+  order.push_back(0);
+  return permute(reshape(w, join({{f.channels}, f.kernel})), order);
+}
+
+/// [N, windows..., kernel..., C] of x [N, C, size...].
+Value windows_of(Value x, const Convolution& f) {
+  return windows(resized(channels_last(x), f.padding, f.padding, 0), f.kernel, f.stride, f.dilation);
+}
+
+/// dy [N, C, grid...] -> [C, 1, kernel...]
+Value depthwise_weight_gradient(Value dy, Value x, const Convolution& f, DType sums) {
+  const int64_t axes = f.axes();
+  const Value of_taps = reshape(channels_last(dy), join({{f.images}, f.grid, Dims(axes, 1), {f.channels}}));
+  // Of each image by itself first: what it sums over stays in a near cache from one tap to the next.
+  Value each = sum(cast(windows_of(x, f), sums) * cast(of_taps, sums), axes_from(1, axes), false);  // [N, kernel..., C]
+  Dims order{axes};
+  for (int64_t k = 0; k < axes; ++k) order.push_back(k);
+  return reshape(permute(sum(each, {0}, false), order), join({{f.channels, 1}, f.kernel}));
+}
+
 // --- the gradient of the weight
 /// dy [1, N * windows, O], x as rows [1, N * windows, taps * C]; gives w's shape.
 Value gradient_of_weight(Value dy, Value x, const Convolution& f) {
@@ -91,9 +127,14 @@ std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, 
   // [N, places, taps, O]; later places are reached by earlier taps
   Value view = windows(resized(dy, low, high, 0), taps, Dims(f.axes(), 1), gap);
   const int64_t k = product(taps) * f.out;
-  w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {f.channels}}), every));
+  w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {w.size(1)}}), every));
   w = with(w, w.b->reverse(w.node, reversed));  // not the view: a row of its taps lies in memory as it is read
-  Dims order{int64_t(f.axes()) + 1};            // [O, taps, C] -> [C, taps, O]
+  if (f.depthwise) {
+    Dims order = axes_from(1, f.axes());  // [C, taps..., 1] -> [taps..., C]
+    order.push_back(0);
+    return sum_over_taps(view, permute(reshape(w, join({{f.channels}, taps})), order), f, sums);
+  }
+  Dims order{int64_t(f.axes()) + 1};  // [O, taps, C] -> [C, taps, O]
   for (size_t i = 0; i < f.axes(); ++i) order.push_back(i + 1);
   order.push_back(0);
   Value rows = cast(reshape(view, {1, f.images * product(places), k}), sums),
@@ -161,6 +202,10 @@ Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims paddi
 }
 
 Value convolution(Value x, Value w, std::optional<Value> bias, const Convolution& f, DType sums) {
+  if (f.depthwise) {
+    Value y = sum_over_taps(windows_of(x, f), taps_of(w, f), f, sums);
+    return channels_first(bias ? y + *bias : y);
+  }
   const Value rows = cast(rows_of(x, f), sums), columns = cast(rows_of_weight(w, f), sums);
   Value y = with(rows, rows.b->contract(rows.node, columns.node));
   if (bias) y = y + reshape(*bias, {1, 1, f.out});
@@ -168,7 +213,7 @@ Value convolution(Value x, Value w, std::optional<Value> bias, const Convolution
 }
 
 Value convolution_input_gradient(Value dy, Value w, const Convolution& f, DType sums) {
-  if (!side_by_side(f)) return gradient_of_input(channels_last(dy), w, f, sums);
+  if (f.depthwise || !side_by_side(f)) return gradient_of_input(channels_last(dy), w, f, sums);
   Value columns = matmul(rows_of_result(dy, f, sums), cast(rows_of_weight(w, f), sums));
   const int64_t axes = f.axes();
   Dims order{0, axes + 1};
@@ -178,6 +223,7 @@ Value convolution_input_gradient(Value dy, Value w, const Convolution& f, DType 
 }
 
 Value convolution_weight_gradient(Value dy, Value x, const Convolution& f, DType sums) {
+  if (f.depthwise) return depthwise_weight_gradient(dy, x, f, sums);
   const Value rows = rows_of_result(dy, f, sums);
   return gradient_of_weight(rows, cast(rows_of(x, f), sums), f);
 }

@@ -1,6 +1,8 @@
 // Convolutions as contractions over windows, in channels-last order (docs/frontend.md): the result's rows are (image,
 // place), its columns output channels. The weight's gradient sums over those rows; the input's gradient is a
-// convolution of dy with the weight's taps reversed, one for each phase of the stride. Of one group; no size is 0.
+// convolution of dy with the weight's taps reversed, one for each phase of the stride. A depthwise convolution (as many
+// groups as channels, each of one) has no products of matrices: it is sums over the taps of products, channels along
+// vectors. Of one group, or depthwise; no size is 0.
 #pragma once
 #include <optional>
 
@@ -12,9 +14,10 @@ namespace trainc::formulas {
 struct Convolution {
   Dims stride, padding, dilation, kernel, size, grid;  // size: of the input; grid: of the output
   int64_t images, channels, out;
+  bool depthwise = false;  // out == channels
   size_t axes() const { return kernel.size(); }
 };
-/// x: [N, C, size...], w: [O, C, kernel...]
+/// x: [N, C, size...], w: [O, C, kernel...]; depthwise [C, 1, kernel...]
 Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims padding, Dims dilation);
 
 /// x of any float dtype, contracted and summed in `sums`, in which the result is: [N, O, grid...]. bias: [O], of

@@ -13,7 +13,10 @@ namespace trainc::formulas {
 namespace {
 
 // --- convolution
-struct Form { Dims x, w, stride, padding, dilation; };
+struct Form {
+  Dims x, w, stride, padding, dilation;
+  bool depthwise = false;
+};
 const std::vector<Form> kForms{
     {{2, 3, 7}, {4, 3, 3}, {1}, {1}, {1}},  // one axis
     {{1, 1, 1}, {1, 1, 1}, {1}, {0}, {1}},
@@ -22,8 +25,17 @@ const std::vector<Form> kForms{
     {{2, 3, 4, 6}, {5, 3, 2, 3}, {2, 3}, {0, 0}, {1, 1}},  // windows side by side
     {{2, 3, 4, 4}, {5, 3, 1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {{1, 2, 3, 3, 3}, {2, 2, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}},
+    {{2, 3, 7}, {3, 1, 4}, {1}, {3}, {1}, true},
+    {{2, 3, 6, 5}, {3, 1, 3, 2}, {2, 1}, {1, 0}, {1, 2}, true},
+    {{1, 2, 5, 5}, {2, 1, 2, 2}, {3, 3}, {0, 0}, {1, 1}, true},  // places between the windows
+    {{2, 3, 4, 6}, {3, 1, 2, 3}, {2, 3}, {0, 0}, {1, 1}, true},  // side by side
+    {{1, 2, 3, 3, 3}, {2, 1, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}, true},
 };
-Convolution of(const Form& f) { return convolution_of(f.x, f.w, f.stride, f.padding, f.dilation); }
+Convolution of(const Form& form) {
+  Convolution f = convolution_of(form.x, form.w, form.stride, form.padding, form.dilation);
+  f.depthwise = form.depthwise;
+  return f;
+}
 
 /// y[n, o, p] = b[o] + sum over c and taps of x[n, c, p * stride + tap * dilation - padding] * w[o, c, tap], all places
 /// by their flat numbers.
@@ -38,7 +50,7 @@ std::vector<double> convolved(const Tensor& x, const Tensor& w, const Tensor& bi
     for (int64_t o = 0; o < f.out; ++o)
       for (int64_t p = 0; p < numel(f.grid); ++p) {
         double sum = bias.f[o];
-        for (int64_t c = 0; c < f.channels; ++c)
+        for (int64_t c = f.depthwise ? o : 0; c < (f.depthwise ? o + 1 : f.channels); ++c)
           for (int64_t tap = 0; tap < numel(f.kernel); ++tap) {
             int64_t at = 0;
             bool inside = true;
@@ -49,7 +61,8 @@ std::vector<double> convolved(const Tensor& x, const Tensor& w, const Tensor& bi
               at = at * f.size[k] + i;
             }
             if (inside)
-              sum += x.f[(n * f.channels + c) * numel(f.size) + at] * w.f[(o * f.channels + c) * numel(f.kernel) + tap];
+              sum += x.f[(n * f.channels + c) * numel(f.size) + at] *
+                     w.f[(f.depthwise ? o : o * f.channels + c) * numel(f.kernel) + tap];
           }
         y.push_back(sum);
       }
