@@ -64,13 +64,15 @@ def _text(vocabulary: int, batch: int, length: int) -> Callable[[int], dict]:
     return next_words
 
 
-def _images(batch: int, size: int, labels: int) -> Callable[[int], dict]:
+def _images(batch: int, size: int, labels: int, each_pixel: bool = False) -> Callable[[int], dict]:
     import torch
+
+    labelled = (batch, size, size) if each_pixel else (batch,)
 
     def batch_of(step: int) -> dict:
         generator = torch.Generator().manual_seed(1000 + step)
         pixels = torch.randn(batch, 3, size, size, generator=generator)
-        return {"pixel_values": pixels, "labels": torch.randint(0, labels, (batch,), generator=generator)}
+        return {"pixel_values": pixels, "labels": torch.randint(0, labels, labelled, generator=generator)}
 
     return batch_of
 
@@ -222,15 +224,9 @@ def convnext() -> Workload:
 
 
 def unet() -> Workload:
-    import torch
     from own_networks import UNet
 
-    def batch_of(step: int) -> dict:
-        generator = torch.Generator().manual_seed(step)
-        pixels = torch.randn(4, 3, 128, 128, generator=generator)
-        return {"pixel_values": pixels, "labels": torch.randint(0, 2, (4, 128, 128), generator=generator)}
-
-    return Workload(UNet(), batch_of)
+    return Workload(UNet(), _images(4, 128, 2, each_pixel=True))
 
 
 def lstm() -> Workload:

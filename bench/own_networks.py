@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 def _twice(inward: int, outward: int) -> nn.Sequential:
     """Two 3x3 convolutions, each normalised."""
-
-    def once(inward: int) -> list[nn.Module]:
-        return [nn.Conv2d(inward, outward, 3, padding=1, bias=False), nn.BatchNorm2d(outward), nn.ReLU(inplace=True)]
-
-    return nn.Sequential(*once(inward), *once(outward))
+    layers: list[nn.Module] = []
+    for channels in (inward, outward):
+        layers += [nn.Conv2d(channels, outward, 3, padding=1, bias=False), nn.BatchNorm2d(outward), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):

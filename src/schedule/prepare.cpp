@@ -334,9 +334,11 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     const Node* copy = nullptr;
     if (n->op == Op::Contract && sum_threads == 0 && !for_vendor(n, library.least_flops))
       copy = products_of_rows(b, inputs[0], inputs[1], n->type);
-    if (n->op == Op::Reduce) inputs[0] = with_factors_in_order(b, inputs[0], n->as<ReduceAttr>());
-    if (n->op == Op::Reduce)
-      copy = reduce(b, inputs[0], n->as<ReduceAttr>(), n->type, with_products.count(n) ? 0 : sum_threads);
+    if (n->op == Op::Reduce) {
+      const auto& attr = n->as<ReduceAttr>();
+      inputs[0] = with_factors_in_order(b, inputs[0], attr);
+      copy = reduce(b, inputs[0], attr, n->type, with_products.count(n) ? 0 : sum_threads);
+    }
     if (n->op == Op::Scatter) copy = scatter_in_stages(b, n, inputs, sum_threads);
     if (!copy) copy = to.make(n->op, n->attrs, inputs, n->type);
     for (const std::string& origin : origins) to.add_origin(copy, origin);

@@ -10,16 +10,13 @@ namespace {
 
 /// `at`: the place of stride. Nothing where the form is one that the framework does.
 std::optional<formulas::Convolution> form_of(const Dims& x, const Dims& w, const Call& c, int at) {
-  const int64_t groups = c.arg(at + 5, "groups").integer(1);
   if (x.size() != w.size() || x.size() < 3 || c.arg(at + 3, "transposed").flag(false)) return std::nullopt;
-  const bool depthwise = groups > 1 && groups == x[1] && groups == w[0];
-  if (groups != 1 && !depthwise) return std::nullopt;
   const auto each = [&](int i, const char* name) {
     const Dims d = c.arg(at + i, name).ints();
     return d.size() == 1 ? Dims(w.size() - 2, d[0]) : d;
   };
   formulas::Convolution f = formulas::convolution_of(x, w, each(0, "stride"), each(1, "padding"), each(2, "dilation"));
-  f.depthwise = depthwise;
+  if (c.arg(at + 5, "groups").integer(1) != 1 && !f.depthwise) return std::nullopt;
   if (formulas::product(x) == 0 || formulas::product(w) == 0 || formulas::product(f.grid) <= 0) return std::nullopt;
   return f;
 }

@@ -18,6 +18,11 @@ bool side_by_side(const Convolution& f) {
   return product(f.kernel) > 1;
 }
 
+/// x [N, C, size...] -> [N, windows..., kernel..., C]
+Value windows_of(Value x, const Convolution& f) {
+  return windows(resized(channels_last(x), f.padding, f.padding, 0), f.kernel, f.stride, f.dilation);
+}
+
 // --- windows as the rows of a contraction; how the taps and channels of a window follow each other is this pair's own
 // business
 /// x [N, C, size...] -> [1, N * windows, taps * C]
@@ -32,8 +37,7 @@ Value rows_of(Value x, const Convolution& f) {
     for (int64_t k = 0; k < axes; ++k) order.push_back(3 + 2 * k);
     return reshape(permute(reshape(x, split), order), shape);
   }
-  const Dims& p = f.padding;
-  return reshape(windows(resized(channels_last(x), p, p, 0), f.kernel, f.stride, f.dilation), shape);
+  return reshape(windows_of(x, f), shape);
 }
 
 /// w [O, C, kernel...] -> [1, O, taps * C]
@@ -63,16 +67,9 @@ Value sum_over_taps(Value x, Value w, const Convolution& f, DType sums) {
   return sum(cast(x, sums) * cast(w, sums), axes_from(1 + f.axes(), f.axes()), false);
 }
 
-/// w [C, 1, kernel...] -> [kernel..., C]
-Value taps_of(Value w, const Convolution& f) {
-  Dims order = axes_from(1, f.axes());
-  order.push_back(0);
-  return permute(reshape(w, join({{f.channels}, f.kernel})), order);
-}
-
-/// [N, windows..., kernel..., C] of x [N, C, size...].
-Value windows_of(Value x, const Convolution& f) {
-  return windows(resized(channels_last(x), f.padding, f.padding, 0), f.kernel, f.stride, f.dilation);
+/// w, a channel's taps after those of another -> [taps..., C]
+Value taps_of(Value w, const Convolution& f, const Dims& taps) {
+  return permute(reshape(w, join({{f.channels}, taps})), join({axes_from(1, f.axes()), {0}}));
 }
 
 /// dy [N, C, grid...] -> [C, 1, kernel...]
@@ -81,9 +78,8 @@ Value depthwise_weight_gradient(Value dy, Value x, const Convolution& f, DType s
   const Value of_taps = reshape(channels_last(dy), join({{f.images}, f.grid, Dims(axes, 1), {f.channels}}));
   // Of each image by itself first: what it sums over stays in a near cache from one tap to the next.
   Value each = sum(cast(windows_of(x, f), sums) * cast(of_taps, sums), axes_from(1, axes), false);  // [N, kernel..., C]
-  Dims order{axes};
-  for (int64_t k = 0; k < axes; ++k) order.push_back(k);
-  return reshape(permute(sum(each, {0}, false), order), join({{f.channels, 1}, f.kernel}));
+  const Value taps = sum(each, {0}, false);
+  return reshape(permute(taps, join({{axes}, axes_from(0, axes)})), join({{f.channels, 1}, f.kernel}));
 }
 
 // --- the gradient of the weight
@@ -129,11 +125,7 @@ std::optional<Value> gradient_of_phase(Value dy, Value w, const Convolution& f, 
   const int64_t k = product(taps) * f.out;
   w = with(w, w.b->slice(channels_last(w).node, start, join({{f.out}, taps, {w.size(1)}}), every));
   w = with(w, w.b->reverse(w.node, reversed));  // not the view: a row of its taps lies in memory as it is read
-  if (f.depthwise) {
-    Dims order = axes_from(1, f.axes());  // [C, taps..., 1] -> [taps..., C]
-    order.push_back(0);
-    return sum_over_taps(view, permute(reshape(w, join({{f.channels}, taps})), order), f, sums);
-  }
+  if (f.depthwise) return sum_over_taps(view, taps_of(w, f, taps), f, sums);
   Dims order{int64_t(f.axes()) + 1};  // [O, taps, C] -> [C, taps, O]
   for (size_t i = 0; i < f.axes(); ++i) order.push_back(i + 1);
   order.push_back(0);
@@ -195,7 +187,8 @@ Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims paddi
                 {},
                 x[0],
                 x[1],
-                w[0]};
+                w[0],
+                x[1] > 1 && w[1] == 1 && w[0] == x[1]};
   for (size_t k = 0; k < f.axes(); ++k)
     f.grid.push_back((f.size[k] + 2 * f.padding[k] - f.dilation[k] * (f.kernel[k] - 1) - 1) / f.stride[k] + 1);
   return f;
@@ -203,7 +196,7 @@ Convolution convolution_of(const Dims& x, const Dims& w, Dims stride, Dims paddi
 
 Value convolution(Value x, Value w, std::optional<Value> bias, const Convolution& f, DType sums) {
   if (f.depthwise) {
-    Value y = sum_over_taps(windows_of(x, f), taps_of(w, f), f, sums);
+    Value y = sum_over_taps(windows_of(x, f), taps_of(w, f, f.kernel), f, sums);
     return channels_first(bias ? y + *bias : y);
   }
   const Value rows = cast(rows_of(x, f), sums), columns = cast(rows_of_weight(w, f), sums);

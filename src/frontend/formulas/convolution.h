@@ -14,7 +14,7 @@ namespace trainc::formulas {
 struct Convolution {
   Dims stride, padding, dilation, kernel, size, grid;  // size: of the input; grid: of the output
   int64_t images, channels, out;
-  bool depthwise = false;  // out == channels
+  bool depthwise;
   size_t axes() const { return kernel.size(); }
 };
 /// x: [N, C, size...], w: [O, C, kernel...]; depthwise [C, 1, kernel...]

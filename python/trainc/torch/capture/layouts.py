@@ -38,19 +38,16 @@ def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
     memory with an operand."""
     arguments = compat.schema_of(operation).arguments
     names = [argument.name for argument in arguments if argument.is_out]
-    results = [kwargs[name] for name in names if isinstance(kwargs.get(name), compat.FunctionalTensor)]
-    operands = [*args, *(value for name, value in kwargs.items() if name not in names)]
-    if not names and args and arguments[0].alias_info is not None and arguments[0].alias_info.is_write:
-        results = [args[0]] if isinstance(args[0], compat.FunctionalTensor) else []
-        here = [(_memory(result), geometry(result), result.storage_offset()) for result in results]
-        operands = compat.pytree.tree_leaves(operands[1:])
-        operands = [  # the same elements are no harm
-            each for each in operands
-            if isinstance(each, compat.FunctionalTensor) and (_memory(each), geometry(each), each.storage_offset()) not in here
-        ]  # fmt: skip
+    in_place = not names and args and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+    results = args[:1] if in_place else [kwargs.get(name) for name in names]
+    results = [value for value in results if isinstance(value, compat.FunctionalTensor)]
     if not results or wire.is_random(operation):
         return
+    operands = [*args[1 if in_place else 0 :], *(value for name, value in kwargs.items() if name not in names)]
     given = [value for value in compat.pytree.tree_leaves(operands) if isinstance(value, compat.FunctionalTensor)]
+    if in_place:  # the same elements are no harm
+        here = [_elements(result) for result in results]
+        given = [value for value in given if _elements(value) not in here]
     if {_memory(result) for result in results}.isdisjoint(map(_memory, given)) or not all(
         is_static(geometry(value)) for value in (*results, *given)
     ):
@@ -62,6 +59,10 @@ def check_results(operation: Any, args: tuple, kwargs: dict) -> None:
 
 def _memory(tensor: Any) -> int:
     return compat.storage_id(tensor.elem)
+
+
+def _elements(tensor: Any) -> tuple:
+    return _memory(tensor), geometry(tensor), tensor.storage_offset()
 
 
 def said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:

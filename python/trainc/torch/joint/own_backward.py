@@ -135,21 +135,26 @@ class OwnBackwards:
 def _leading_to(nodes: set[Any], used: Sequence[Any], order: Sequence[Any]) -> dict[Any, dict[int, int]]:
     """Of each of `nodes`, by its output: the tangents from which autograd's graph leads there."""
     found: dict[Any, dict[int, int]] = {node: {} for node in nodes}
-    led: dict[Any, int] = {}
-
-    def lead(node: Any, slot: int, tangents: int) -> None:
-        led[node] = led.get(node, 0) | tangents
+    for _, node, slot, tangents in edges_of_tangents(used, order):
         if node in found:
             found[node][slot] = found[node].get(slot, 0) | tangents
+    return found
 
+
+def edges_of_tangents(used: Sequence[Any], order: Sequence[Any]) -> Iterator[tuple[Any, Any, int, int]]:
+    """The edges of autograd's graph, from the results `used` (there from None) down, as (from, to, output, tangents): a bit for
+    each of the results from which the graph leads there. `order`: its nodes, each before those that it leads to."""
+    led: dict[Any, int] = {}
     for i, output in enumerate(used):
         if isinstance(output, Tensor) and output.grad_fn is not None:
-            lead(output.grad_fn, output.output_nr, 1 << i)
+            led[output.grad_fn] = led.get(output.grad_fn, 0) | 1 << i
+            yield None, output.grad_fn, output.output_nr, 1 << i
     for node in order:
+        tangents = led.get(node, 0)
         for following, slot in node.next_functions:
             if following is not None:
-                lead(following, slot, led.get(node, 0))
-    return found
+                led[following] = led.get(following, 0) | tangents
+                yield node, following, slot, tangents
 
 
 _DIVIDED = torch.ops.aten.div.Tensor
@@ -207,4 +212,4 @@ def _vanishes(node: Node, zero: set[Node]) -> bool:
     return False
 
 
-__all__ = ["OwnBackwards"]
+__all__ = ["OwnBackwards", "edges_of_tangents"]

@@ -20,7 +20,7 @@ from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.compat import graph_capture
 from trainc.torch.joint import intermediate
-from trainc.torch.joint.own_backward import OwnBackwards
+from trainc.torch.joint.own_backward import OwnBackwards, edges_of_tangents
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -90,19 +90,10 @@ def _led_to(outputs: Sequence[Any], inputs: Sequence[Any], order: Sequence[Any],
     runs_own = {node for node in order if isinstance(node, BackwardCFunction) or node in hooked}
     if not runs_own:
         return []
-    start: dict[Any, int] = {}
-    for i, output in enumerate(outputs):
-        if _has_history(output):
-            start[output.grad_fn] = start.get(output.grad_fn, 0) | 1 << i
-    led: dict[Any, int] = dict(start)  # tangents
-    through: dict[Any, int] = {}  # those that came through such a function
-    for node in order:
-        own = led.get(node, 0)
-        zeros = own if node in runs_own else through.get(node, 0)
-        for following, _ in node.next_functions:
-            if following is not None:
-                led[following] = led.get(following, 0) | own
-                through[following] = through.get(following, 0) | zeros
+    through: dict[Any, int] = {}  # tangents that came through such a function
+    for node, following, _, led in edges_of_tangents(outputs, order):
+        if node is not None:
+            through[following] = through.get(following, 0) | (led if node in runs_own else through.get(node, 0))
     leaves = [torch.autograd.graph.get_gradient_edge(t).node if _has_gradient(t) else None for t in inputs]
     return [through.get(leaf, 0) for leaf in leaves]
 

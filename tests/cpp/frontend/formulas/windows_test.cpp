@@ -13,10 +13,7 @@ namespace trainc::formulas {
 namespace {
 
 // --- convolution
-struct Form {
-  Dims x, w, stride, padding, dilation;
-  bool depthwise = false;
-};
+struct Form { Dims x, w, stride, padding, dilation; };
 const std::vector<Form> kForms{
     {{2, 3, 7}, {4, 3, 3}, {1}, {1}, {1}},  // one axis
     {{1, 1, 1}, {1, 1, 1}, {1}, {0}, {1}},
@@ -25,17 +22,13 @@ const std::vector<Form> kForms{
     {{2, 3, 4, 6}, {5, 3, 2, 3}, {2, 3}, {0, 0}, {1, 1}},  // windows side by side
     {{2, 3, 4, 4}, {5, 3, 1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {{1, 2, 3, 3, 3}, {2, 2, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}},
-    {{2, 3, 7}, {3, 1, 4}, {1}, {3}, {1}, true},
-    {{2, 3, 6, 5}, {3, 1, 3, 2}, {2, 1}, {1, 0}, {1, 2}, true},
-    {{1, 2, 5, 5}, {2, 1, 2, 2}, {3, 3}, {0, 0}, {1, 1}, true},  // places between the windows
-    {{2, 3, 4, 6}, {3, 1, 2, 3}, {2, 3}, {0, 0}, {1, 1}, true},  // side by side
-    {{1, 2, 3, 3, 3}, {2, 1, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}, true},
+    {{2, 3, 7}, {3, 1, 4}, {1}, {3}, {1}},  // depthwise, here and below
+    {{2, 3, 6, 5}, {3, 1, 3, 2}, {2, 1}, {1, 0}, {1, 2}},
+    {{1, 2, 5, 5}, {2, 1, 2, 2}, {3, 3}, {0, 0}, {1, 1}},  // places between the windows
+    {{2, 3, 4, 6}, {3, 1, 2, 3}, {2, 3}, {0, 0}, {1, 1}},  // side by side
+    {{1, 2, 3, 3, 3}, {2, 1, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}},
 };
-Convolution of(const Form& form) {
-  Convolution f = convolution_of(form.x, form.w, form.stride, form.padding, form.dilation);
-  f.depthwise = form.depthwise;
-  return f;
-}
+Convolution of(const Form& f) { return convolution_of(f.x, f.w, f.stride, f.padding, f.dilation); }
 
 /// y[n, o, p] = b[o] + sum over c and taps of x[n, c, p * stride + tap * dilation - padding] * w[o, c, tap], all places
 /// by their flat numbers.
