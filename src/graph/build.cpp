@@ -204,4 +204,15 @@ Dims broadcast_shape(const Dims& a, const Dims& b) {
   return shape;
 }
 
+const Node* scaled_tensor(const Node* n) {
+  const auto is_number = [](const Node* x) {
+    while (x->op == Op::Broadcast || x->op == Op::Reshape) x = x->in(0);
+    return x->op == Op::Constant;
+  };
+  if (n->op == Op::Reshape || n->op == Op::Cast) return n->in(0);
+  if (!is_float(n->dtype())) return nullptr;
+  if ((n->op == Op::Mul || n->op == Op::Div) && is_number(n->in(1))) return n->in(0);
+  return n->op == Op::Mul && is_number(n->in(0)) ? n->in(1) : nullptr;
+}
+
 }  // namespace trainc

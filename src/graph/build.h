@@ -59,4 +59,8 @@ struct Builder {
 /// NumPy's common shape of two; throws InternalError where there is none.
 Dims broadcast_shape(const Dims&, const Dims&);
 
+/// The tensor that `n` casts, reshapes, or (of floats) multiplies or divides by a number: each element is made of the
+/// one at the same row-major position. nullptr: `n` does something else.
+const Node* scaled_tensor(const Node* n);
+
 }  // namespace trainc

@@ -9,6 +9,7 @@
 #include "lower/device_contraction.h"
 #include "lower/domain.h"
 #include "lower/kernels.h"
+#include "schedule/product_order.h"
 #include "schedule/vendor_product.h"
 
 namespace trainc::lower {
@@ -41,6 +42,16 @@ int64_t divisor_of(const Expr& e, int var) {
   if (is_division(e) && mentions_undivided(e->args[0], var)) d = e->args[1]->int_value;
   for (const Expr& a : e->args) d = std::gcd(d, divisor_of(a, var));
   return d;
+}
+
+/// Where a value of a contraction's epilogue lies whose element is made with the contraction's at `position`.
+Expr place_of(const Node* value, const Expr& position) {
+  if (!schedule::is_written_in_order(value)) return position;
+  const Node* permute = value->in(0);
+  Index from = Index::at_position(permute->in(0)->shape(), position);
+  std::vector<Expr> axes;
+  for (int64_t axis : permute->as<AxesAttr>().axes) axes.push_back(from.coordinates()[static_cast<size_t>(axis)]);
+  return Index::at_axes(permute->shape(), std::move(axes)).linear();
 }
 
 }  // namespace
@@ -132,8 +143,10 @@ Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<c
   const int64_t m = c_->shape()[1], n = c_->shape()[2];
   const Expr position = (nest.var(b_) * (m * n)) + (nest.var(m_) * n) + nest.var(n_);
   for (const Node* v : values) {
-    Expr x = e_.value(v, Index::at_position(v->shape(), position));
-    if (schedule.stored.count(v)) body.push_back(e_.store(v, position, x));
+    // What is written in another order is made where the contraction has it.
+    const Node* made = schedule::is_written_in_order(v) ? v->in(0)->in(0) : v;
+    Expr x = e_.value(made, Index::at_position(made->shape(), position));
+    if (schedule.stored.count(v)) body.push_back(e_.store(v, place_of(v, position), x));
   }
   e_.out = nullptr;
   e_.bound.clear();
@@ -191,7 +204,8 @@ static void pass_over_rows(ContractionSpec& spec, const Schedule& schedule, cons
     std::vector<Stmt> zeros;
     for (const Node* v : group.values)
       if (schedule.stored.count(v))
-        zeros.push_back(e.store(v, m * group.values[0]->shape()[2] + n, loop::real(0, arithmetic_dtype(v->dtype()))));
+        zeros.push_back(
+            e.store(v, place_of(v, m * group.values[0]->shape()[2] + n), loop::real(0, arithmetic_dtype(v->dtype()))));
     return block(std::move(zeros));
   };
 }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "passes/rewrite.h"
+#include "passes/values.h"
 
 namespace trainc {
 namespace {
@@ -49,12 +50,11 @@ class Turning {
     if (permute->op != Op::Permute || permute->type.numel() == 0) return std::nullopt;
     N at = permute->in(0);
     const Dims shape = at->shape();
-    for (bool reshaped = false; at->op == Op::Cast || (at->op == Op::Reshape && !reshaped); at = at->in(0)) {
-      if (uses_.at(at) != 1) return std::nullopt;
+    for (bool reshaped = false; at->op != Op::Contract; at = scaled_tensor(at)) {
+      if (!scaled_tensor(at) || uses_.at(at) != 1 || (reshaped && at->op == Op::Reshape)) return std::nullopt;
       reshaped |= at->op == Op::Reshape;
     }
-    if (at->op != Op::Contract || uses_.at(at) != 1 || reads_windows(at->in(0)) || reads_windows(at->in(1)))
-      return std::nullopt;
+    if (uses_.at(at) != 1 || reads_windows(at->in(0)) || reads_windows(at->in(1))) return std::nullopt;
     const int64_t batch = axes_of(shape, 0, at->shape()[0]);
     const int64_t rows = batch < 0 ? -1 : axes_of(shape, batch, at->shape()[1]);
     const int64_t columns = rows < 0 ? -1 : axes_of(shape, batch + rows, at->shape()[2]);
@@ -95,11 +95,16 @@ N permuted(Builder& b, N n, const Dims& order) {
   return std::is_sorted(moving.begin(), moving.end()) ? b.reshape(n, shape) : b.permute(n, order);
 }
 
-/// Casts between `from` and the product, innermost first, over `n`.
-N cast_alike(Builder& b, N from, N product, N n) {
+/// Casts and scaling between `from` and the product, over `n`.
+N scaled_alike(Builder& b, N from, N product, N n) {
   if (from == product) return n;
-  n = cast_alike(b, from->in(0), product, n);
-  return from->op == Op::Cast ? b.cast(n, from->dtype()) : n;
+  const N tensor = scaled_tensor(from);
+  n = scaled_alike(b, tensor, product, n);
+  if (from->op == Op::Reshape) return n;
+  if (from->op == Op::Cast) return b.cast(n, from->dtype());
+  const bool first = from->in(0) == tensor;
+  const N number = b.full(from->dtype(), n->shape(), float_of(uniform_constant(from->in(first ? 1 : 0))));
+  return b.binary(from->op, first ? n : number, first ? number : n);
 }
 
 }  // namespace
@@ -113,7 +118,7 @@ Graph turn_products(const Graph& graph) {
     if (!turned) return with_inputs(b, from, inputs);
     N n = b.contract(operands[1].at(turned->product), operands[0].at(turned->product));
     for (const std::string& origin : graph.origins(turned->product)) b.graph.add_origin(n, origin);
-    n = cast_alike(b, from->in(0), turned->product, n);
+    n = scaled_alike(b, from->in(0), turned->product, n);
     return permuted(b, b.reshape(n, turned->shape), turned->order);
   });
 }

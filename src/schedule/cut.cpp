@@ -10,6 +10,7 @@
 #include "plan/live.h"
 #include "schedule/bits.h"
 #include "schedule/matmul_chain.h"
+#include "schedule/product_order.h"
 #include "schedule/vendor_operands.h"
 
 namespace trainc::schedule {
@@ -274,6 +275,11 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
   const std::unordered_set<const Node*> as_bits = bits ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
   const std::unordered_set<const Node*> once =
       price > 0 ? std::unordered_set<const Node*>{} : narrow_primals(early, vendor_flops);
+  // What a product's kernel writes as it is read, and what nobody reads as the product has it.
+  std::unordered_set<const Node*> in_order, products;
+  if (fuse_chains) in_order = permutes_to_write(joint);
+  for (const Node* permute : in_order)
+    for (const Node* n : down_to_product(permute)) products.insert(n);
   const int source = 2 * static_cast<int>(number.size()), sink = source + 1;
   FlowNetwork net(sink + 1);
   const std::unordered_set<const Node*> never_kept(must_recompute.begin(), must_recompute.end());
@@ -287,10 +293,12 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     if (held) bytes = 0;
     else if (free || checkpointed || n->op == Op::Extern) bytes = kInfinite;
     else if (forward_output_of.count(base_of(n))) bytes = 1;
-    // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel), and rather the start of
-    // a cheap chain.
-    else if (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast) bytes = kInfinite;
-    else if (is_movement(n->op) || scales(n)) bytes += bytes / cost::kMovedCopy;
+    // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel, but where a product's
+    // writes it), and rather the start of a cheap chain.
+    else if (!in_order.count(n) && (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast))
+      bytes = kInfinite;
+    else if ((is_movement(n->op) && !in_order.count(n)) || scales(n) || products.count(n))
+      bytes += bytes / cost::kMovedCopy;
     else if (is_elementwise(n->op) && of_another_loop(n)) bytes += bytes / cost::kOfAnotherLoop;
     net.edge(2 * i, 2 * i + 1, bytes);
     if (!free && !checkpointed && (once.count(n) || (!may_recompute(n) && !of_chains.count(n)))) {

@@ -5,6 +5,7 @@
 
 #include "cost/fusion.h"
 #include "schedule/guards.h"
+#include "schedule/product_order.h"
 
 namespace trainc::schedule {
 namespace {
@@ -115,9 +116,10 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
       return "the vendor's library multiplies, adds and rounds, no more";
     if (sum) return "a sum of a contraction's result is no epilogue";
     if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
-    if (!is_elementwise(n->op)) return "a contraction's epilogue is elementwise";
+    const bool in_order = is_written_in_order(n) && product_of(n->in(0)) == to.values[0];
+    if (!is_elementwise(n->op) && !in_order) return "a contraction's epilogue is elementwise";
     if (!fits(work_[g] + work_of(n), 1)) return kTooLarge;
-    if (!aligned(n, g, n->type.numel(), 1)) return kUnaligned;
+    if (!in_order && !aligned(n, g, n->type.numel(), 1)) return kUnaligned;
     return dag_.circular({g}, before(n)) ? kCircle : nullptr;
   }
   Domain domain{to.rows, to.columns};

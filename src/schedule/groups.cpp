@@ -5,6 +5,7 @@
 
 #include "cost/fusion.h"
 #include "cost/loops.h"
+#include "schedule/product_order.h"
 
 namespace trainc::schedule {
 
@@ -42,6 +43,8 @@ bool Groups::aligned(const Node* n, int g, int64_t rows, int64_t columns) const 
   for (const Read& r : reads_of(n, values_.nodes, rows, columns)) {
     if (group(r.value) != g) continue;
     if (r.access == Access::Other) return false;
+    // Its elements are at other places than the contraction's.
+    if (groups_[g].kind == GroupKind::Contract && is_written_in_order(r.value)) return false;
     const int64_t elements = r.access == Access::Row && columns > 1 ? rows : rows * columns;
     if (r.value->type.numel() != elements) return false;
   }

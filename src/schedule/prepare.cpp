@@ -10,6 +10,7 @@
 #include "cost/sums.h"
 #include "graph/build.h"
 #include "loop/loop.h"
+#include "schedule/product_order.h"
 #include "schedule/schedule.h"
 #include "schedule/vendor_epilogue.h"
 #include "schedule/vendor_operands.h"
@@ -315,6 +316,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
   to.input_count = from.input_count;
   std::unordered_map<const Node*, const Node*> made;
   const std::unordered_set<const Node*> with_products = sums_of_operands(from, library);
+  const bool cpu = sum_threads == 0;
+  const std::unordered_set<const Node*> in_order = cpu ? permutes_to_write(from) : std::unordered_set<const Node*>();
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -332,7 +335,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
     }
     const Node* copy = nullptr;
-    if (n->op == Op::Contract && sum_threads == 0 && !for_vendor(n, library.least_flops))
+    if (n->op == Op::Contract && cpu && !for_vendor(n, library.least_flops))
       copy = products_of_rows(b, inputs[0], inputs[1], n->type);
     if (n->op == Op::Reduce) {
       const auto& attr = n->as<ReduceAttr>();
@@ -341,6 +344,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     }
     if (n->op == Op::Scatter) copy = scatter_in_stages(b, n, inputs, sum_threads);
     if (!copy) copy = to.make(n->op, n->attrs, inputs, n->type);
+    if (in_order.count(n)) copy = copied(to, copy, b.origin);
     for (const std::string& origin : origins) to.add_origin(copy, origin);
     made[n] = copy;
   }

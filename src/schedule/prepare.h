@@ -13,7 +13,8 @@ namespace trainc::schedule {
 /// many stages as that takes, but for those that the vendor's library makes as it multiplies; so scatters' sums into
 /// few places there); contractions of a vector with rows that lie along memory as sums (on a CPU); operands of
 /// contractions that have neighbours in memory along k or along their rows (a copy in another order where a permute
-/// leaves none), and of those of the vendor's library as matrices (vendor_operands.h); outputs that are row-major in
+/// leaves none), results of contractions in the order in which the next one reads them (product_order.h, on a CPU), and
+/// operands of the vendor's library as matrices (vendor_operands.h); outputs that are row-major in
 /// memory (a permutation before the output where the caller's strides are permuted), each with memory of its own (a
 /// copy where two share it, an input would be given out, or a call reads it in another layout). Outputs whose strides
 /// are not a permutation of row-major become row-major. An input that is an output is handed through as it is where

@@ -25,8 +25,10 @@ enum class GroupKind : uint8_t {
   // Elementwise values and sums over trailing axes, on a domain of rows x columns. Rows are independent; within a row
   // the columns are looped over once for each level of sums that need one another.
   Rows,
-  Columns,      // sums over other axes: outer dimensions kept, the rest folded
-  Contract,     // one contraction, and elementwise values aligned with it as its epilogue
+  Columns,  // sums over other axes: outer dimensions kept, the rest folded
+  // One contraction, and elementwise values aligned with it as its epilogue, or a copy of such in another order of the
+  // axes (product_order.h), which is written there.
+  Contract,
   MatmulChain,  // contractions that make a matrix, what is done to its rows, contractions that read it: matmul_chain.h
   Scan,
   Scatter,

@@ -26,6 +26,18 @@ const Case kCases[] = {
      "%d = cast %c : f64[6,4,3]\n%e = reshape %d : f64[2,3,2,2,3]\n%f = cast %e : f32[2,3,2,2,3]\n%r = permute %f "
      "order=[4,0,1,2,3] : f32[3,2,3,2,2]\nreturn %r",
      true, 1},
+    {"scaled by numbers",
+     "%h = constant value=0.25 : f32[]\n%h3 = reshape %h : f32[1,1,1]\n%d = broadcast %h3 : f32[6,4,3]\n%e = mul %d %c "
+     ": f32[6,4,3]\n%f = reshape %e : "
+     "f32[2,3,4,3]\n%h4 = reshape %h : f32[1,1,1,1]\n%g = broadcast %h4 : f32[2,3,4,3]\n%i = div %f %g : "
+     "f32[2,3,4,3]\n%r = permute %i order=[0,1,3,2] : "
+     "f32[2,3,3,4]\nreturn %r",
+     true, 0},
+    {"a number over it",
+     "%h = constant value=0.25 : f32[]\n%h3 = reshape %h : f32[1,1,1]\n%d = broadcast %h3 : f32[6,4,3]\n%e = div %d %c "
+     ": f32[6,4,3]\n%r = permute %e "
+     "order=[0,2,1] : f32[6,3,4]\nreturn %r",
+     false, 1},
     {"rows innermost but for axes of one",
      "%d = reshape %c : f32[6,1,4,3,1]\n%r = permute %d order=[0,3,2,1,4] : f32[6,3,4,1,1]\nreturn %r", true, 0},
     {"an outer axis of the rows innermost",
