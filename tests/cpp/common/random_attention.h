@@ -12,7 +12,8 @@ struct AttentionCase {
   int64_t diagonal = 0;  // of a causal mask: row r sees columns up to r + diagonal
   bool scaled = true, additive = false, causal = false, dropout = false, safe = false, flash = false,
        transposed_rhs = false, bf16 = false, backward = false;
-  bool joint = false;  // both, as autograd traces them
+  bool joint = false;   // both, as autograd traces them
+  bool merged = false;  // of the results, heads beside each other, are read by a product each
 };
 
 inline AttentionCase random_attention_case(uint64_t seed) {
@@ -73,10 +74,16 @@ inline Graph attention_graph(const AttentionCase& c) {
                                        b.full(DType::F32, square, 4.0 / 3))
                                : nullptr;
   const Node* dropped = keep ? b.mul(p, keep) : p;
+  const auto merged = [&](const Node* x) {
+    const int64_t rows = x->shape()[1];
+    x = b.permute(b.reshape(x, {c.batch, c.heads, rows, c.width}), {0, 2, 1, 3});
+    const Node* w = b.input(graph.input_count++, {d, {1, 5, c.heads * c.width}});
+    return b.contract(b.reshape(x, {1, c.batch * rows, c.heads * c.width}), w);
+  };
   const Node* y = b.contract(b.cast(dropped, d), b.permute(v, {0, 2, 1}));
   if (!c.backward && !c.joint) {
-    graph.outputs = {{y, {}}};
     graph.input_count = inputs;
+    graph.outputs = {{c.merged ? merged(y) : y, {}}};
     return graph;
   }
   const Node* dy = b.input(inputs++, {d, {all, c.rows, c.width}});
@@ -93,6 +100,9 @@ inline Graph attention_graph(const AttentionCase& c) {
   const Node* dk = c.transposed_rhs ? b.contract(qt, transposed) : b.contract(transposed, qt);
   const Node* dv = b.contract(b.permute(b.cast(dropped, d), {0, 2, 1}), b.permute(dy, {0, 2, 1}));
   graph.outputs = {{dq, {}}, {dk, {}}, {dv, {}}};
+  if (c.merged)
+    for (Output& o : graph.outputs)
+      o.value = merged(o.value == dk && c.transposed_rhs ? b.permute(dk, {0, 2, 1}) : o.value);
   if (c.joint) graph.outputs.insert(graph.outputs.begin(), {y, {}});
   return graph;
 }

@@ -10,6 +10,7 @@
 #include "graph/text.h"
 #include "schedule/bits.h"
 #include "schedule/prepare.h"
+#include "schedule/product_order.h"
 
 namespace trainc::schedule {
 namespace {
@@ -70,6 +71,20 @@ TEST(MatmulChain, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
     expect_same(testing::random_attention_case(seed), seed, kLowerings[seed % std::size(kLowerings)],
                 seed % 5 == 0 && !testing::random_attention_case(seed).causal);
+}
+
+TEST(MatmulChain, WritesItsResultsAsTheyAreRead) {
+  int64_t written = 0;
+  for (uint64_t seed = 1; seed <= 45 && !HasFailure(); ++seed) {
+    testing::AttentionCase c = testing::random_attention_case(seed);
+    c.merged = true;
+    const Graph graph = prepare(testing::attention_graph(c));
+    const Schedule s = make_schedule(graph, true);
+    for (const Group& g : s.groups)
+      for (const Node* n : g.values) written += g.kind == GroupKind::MatmulChain && is_written_in_order(n);
+    expect_same(c, seed, kLowerings[seed % std::size(kLowerings)], false);
+  }
+  EXPECT_GT(written, 15);
 }
 
 TEST(MatmulChain, IsFoundInEverySpelling) {
