@@ -1,5 +1,6 @@
 // Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
 #include <algorithm>
+#include <numeric>
 
 #include "cost/sums.h"
 #include "loop/runs.h"
@@ -50,13 +51,23 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
   return factors;
 }
 
-/// Columns in a piece of `columns`, of so many lanes: equal pieces where there are such of the greatest width or half
-/// of it. Those need no minimum for the last one, which hides from the algebra of indices where a column ends.
-int pieces_of(int64_t columns, int lanes) {
-  const int64_t most = std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes);
-  for (int64_t width = most; 2 * width >= most && width >= lanes; width /= 2)
-    if (columns % width == 0) return static_cast<int>(width);
-  return static_cast<int>(most);
+/// How columns are dealt out: so many to a piece, in vectors of `width`.
+struct Pieces {
+  int64_t columns;
+  int width;
+};
+/// Equal pieces, where there are such of the greatest width down to half of it: they need no minimum for the last one,
+/// which hides from the algebra of indices where a column ends, so that each window would be found by divisions. Where
+/// there are none, all columns are one piece, if `others` loops beside them are enough for the cores. (Not on a device,
+/// whose threads are columns.)
+Pieces pieces_of(int64_t columns, int lanes, int64_t others, bool device) {
+  const int most = static_cast<int>(std::min<int64_t>(cost::kAcross, cost::kAcrossRegisters * lanes));
+  for (int width = most; 2 * width >= most && width >= lanes; width /= 2)
+    if (columns % width == 0) return {width, width};
+  if (device) return {most, most};
+  for (int64_t each = most; 2 * each >= most; --each)
+    if (columns % each == 0) return {each, most};
+  return {columns < most || others >= cost::kFewVectors ? columns : most, most};
 }
 
 }  // namespace
@@ -70,12 +81,14 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const std::vector<Factor> factors = factors_of(first, schedule, group);
   const bool across = factors.back().kept;  // the last kept factor lies across lanes
   const int64_t last = factors.back().extent;
-  const int width = across ? pieces_of(last, lanes(options.target, last)) : lanes(options.target, last);
-
   std::vector<int64_t> outer;
   for (size_t k = 0; k + 1 < factors.size(); ++k)
     if (factors[k].kept) outer.push_back(factors[k].extent);
-  const int64_t pieces = ceil_div(last, width);
+  const int vector = lanes(options.target, last);
+  const int64_t others = std::accumulate(outer.begin(), outer.end(), int64_t{1}, std::multiplies<>());
+  const auto [each, width] =
+      across ? pieces_of(last, vector, others, options.target.launches_blocks) : Pieces{last, vector};
+  const int64_t pieces = ceil_div(last, each);
   if (across) outer.push_back(pieces);
   OuterLoops loops(nest, outer, options);
 
@@ -88,14 +101,13 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   for (size_t k = 0; k < factors.size(); ++k) {
     const auto [extent, kept] = factors[k];
     if (k + 1 == factors.size()) {
-      vector_var = nest.add_var("j", across && pieces > 1 ? width : extent);
+      vector_var = nest.add_var("j", across && pieces > 1 ? each : extent);
       Expr j = nest.var(vector_var);
       if (!across) vector_extent = integer(extent);
       else if (pieces == 1) vector_extent = integer(last);
       else {
-        Expr start = loops.variables().back() * width;
-        vector_extent =
-            last % width == 0 ? integer(width) : loop::apply(Op::Min, {integer(width), integer(last) - start});
+        Expr start = loops.variables().back() * each;
+        vector_extent = last % each == 0 ? integer(each) : loop::apply(Op::Min, {integer(each), integer(last) - start});
         j = start + j;
       }
       variables.push_back(j);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -972,18 +973,27 @@ case(
 # ---- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def conv_case(name, x, w, stride=1, padding=0, dilation=1, groups=1, make=f32, **kw):
-    """Forward with a bias, and the three gradients of it."""
+def conv_form(x, w, stride=1, padding=0, dilation=1, groups=1, more=None):
+    """The result's shape, and the arguments of aten.convolution behind the bias. `more`: a transposed one's output padding."""
     axes = len(w) - 2
-    form = [[v] * axes if isinstance(v, int) else v for v in (stride, padding, dilation)]
-    size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x[2:], w[2:], *form, strict=True)]
-    rest = (*form, False, [0] * axes, groups)
-    kw = SUM | kw
-    case(f"convolution/{name}", lambda x, w, b: aten.convolution(x, w, b, *rest), make(*x), make(*w), make(w[0]), **kw)
+    each = [[v] * axes if isinstance(v, int) else v for v in (stride, padding, dilation, more or 0)]
+    size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 if more is None else (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
+        for n, k, s, p, d, m in zip(x[2:], w[2:], *each, strict=True)
+    ]
+    channels = w[0] if more is None else w[1] * groups
+    return (x[0], channels, *size), (*each[:3], more is not None, each[3], groups)
+
+
+def conv_case(name, x, w, make=f32, slack=4, truth=True, **form):
+    """Forward with a bias, and the three gradients of it."""
+    y, rest = conv_form(x, w, **form)
+    kw = SUM | dict(slack=slack, truth=truth)
+    case(f"convolution/{name}", lambda x, w, b: aten.convolution(x, w, b, *rest), make(*x), make(*w), make(y[1]), **kw)
     case(
         f"convolution_backward/{name}",
-        lambda g, x, w: aten.convolution_backward(g, x, w, [w.shape[0]], *rest, [True, True, True]),
-        make(x[0], w[0], *size),
+        lambda g, x, w: aten.convolution_backward(g, x, w, [y[1]], *rest, [True, True, True]),
+        make(*y),
         make(*x),
         make(*w),
         **kw,
@@ -1011,9 +1021,29 @@ conv_case("depthwise 3x3", (2, 5, 7, 6), (5, 1, 3, 3), padding=1, groups=5)
 conv_case("depthwise 7x7, channels of whole vectors", (2, 32, 9, 8), (32, 1, 7, 7), padding=3, groups=32, slack=16)
 conv_case("depthwise 5x5 step 2", (2, 6, 9, 8), (6, 1, 5, 5), stride=2, padding=2, groups=6)
 conv_case("depthwise, dilation and step", (1, 3, 13, 12), (3, 1, 3, 3), stride=[4, 3], padding=2, dilation=[2, 2], groups=3)
+conv_case("depthwise, two pieces of channels", (1, 120, 3, 2), (120, 1, 3, 3), padding=1, groups=120)
+conv_case("depthwise, channels in no equal pieces", (1, 67, 3, 4), (67, 1, 3, 3), padding=1, groups=67)
 conv_case("depthwise 1d, causal", (2, 7, 11), (7, 1, 4), padding=3, groups=7)
 conv_case("depthwise 1x1", (2, 4, 3, 5), (4, 1, 1, 1), groups=4)
 conv_case("depthwise bf16", (2, 5, 7, 6), (5, 1, 3, 3), padding=1, groups=5, make=bf16, truth=False)
+conv_case("groups", (2, 34, 5, 4), (48, 17, 3, 2), padding=1, groups=2, slack=16)
+conv_case("groups of whole vectors, step 2", (1, 32, 9, 8), (64, 16, 3, 3), stride=2, padding=1, groups=2, slack=16)
+conv_case("groups, 1x1", (2, 48, 3, 4), (51, 16, 1, 1), groups=3, slack=16)
+conv_case("groups 1d, dilation", (2, 32, 11), (34, 16, 3), stride=2, padding=2, dilation=2, groups=2, slack=16)
+conv_case("groups bf16", (2, 32, 5, 4), (32, 16, 3, 3), padding=1, groups=2, make=bf16, truth=False)
+conv_case("transposed 2x2 step 2", (2, 5, 4, 3), (5, 6, 2, 2), stride=2, more=0)
+conv_case("transposed 2x2 step 2, one channel", (2, 5, 4, 3), (5, 1, 2, 2), stride=2, more=0)
+conv_case("transposed 4x4 step 2", (2, 4, 3, 5), (4, 3, 4, 4), stride=2, padding=1, more=0)
+conv_case("transposed 3x3 step 2, whole vectors", (1, 32, 4, 5), (32, 16, 3, 3), stride=2, padding=1, more=1, slack=16)
+conv_case("transposed, of a single place", (3, 7, 1, 1), (7, 17, 4, 3), more=0)
+conv_case("transposed, dilation", (2, 3, 5, 4), (3, 4, 3, 2), stride=[2, 3], padding=[2, 1], dilation=[2, 1], more=[1, 0])
+conv_case("transposed, more than a step behind", (1, 3, 4, 3), (3, 2, 2, 2), stride=[1, 2], dilation=3, more=[2, 1])
+conv_case("transposed, places that nothing reaches", (2, 3, 3, 4), (3, 4, 2, 1), stride=[4, 3], padding=[1, 0], more=[2, 2])
+conv_case("transposed groups", (2, 32, 4, 3), (32, 17, 3, 3), stride=2, padding=1, groups=2, more=1, slack=16)
+conv_case("transposed depthwise", (2, 4, 5, 3), (4, 1, 4, 3), stride=2, padding=1, groups=4, more=0)
+conv_case("transposed 1d", (2, 3, 6), (3, 4, 4), stride=2, padding=1, more=0)
+conv_case("transposed 3d", (1, 2, 2, 3, 2), (2, 3, 2, 3, 2), stride=[1, 2, 2], padding=[0, 1, 0], more=[0, 1, 0])
+conv_case("transposed bf16", (2, 4, 3, 5), (4, 3, 4, 4), stride=2, padding=1, more=0, make=bf16, truth=False)
 conv_case("3x3 bf16", (2, 5, 7, 6), (4, 5, 3, 3), padding=1, make=bf16, truth=False)
 case(
     "convolution/fused with its neighbours",
@@ -1028,9 +1058,39 @@ case(
     **SUM,
 )  # fmt: skip
 
+
+def random_convolution(seed: int) -> Case:
+    """A convolution of any form, transposed or not: its result and the image's gradient of numbers that are special, too, and the
+    other gradients."""
+    draw = random.Random(seed)
+    while True:
+        axes, groups, more = draw.choice((1, 1, 2, 2, 2, 3)), draw.choice((1, 1, 1, 2, 3, 4)), None
+        sizes = (1, 2, 3, 4), (1, 1, 2, 3, 5), (1, 1, 2, 3)
+        kernel, stride, dilation = ([draw.choice(of) for _ in range(axes)] for of in sizes)
+        padding = [draw.randrange(d * (k - 1) + 2) for k, d in zip(kernel, dilation, strict=True)]
+        inward, outward = (groups * draw.choice((1, 2, 3, 5) if groups == 1 else (16, 17)) for _ in range(2))
+        if groups > 1 and draw.random() < 0.4:
+            inward = outward = groups  # depthwise
+        if transposed := draw.random() < 0.5:
+            more = [draw.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)]
+        x = (draw.randint(1, 2), inward, *(draw.randint(1, 7) for _ in range(axes)))
+        w = (inward, outward // groups, *kernel) if transposed else (outward, inward // groups, *kernel)
+        y, rest = conv_form(x, w, stride, padding, dilation, groups, more)
+        if min(y) > 0:
+            break
+
+    def results(special, x, w, b, special_gradient, g):
+        value = aten.convolution(special, w, b, *rest)
+        image = aten.convolution_backward(special_gradient, x, w, [y[1]], *rest, [True, False, False])[0]
+        return value, image, aten.convolution_backward(g, x, w, [y[1]], *rest, [False, True, True])[1:]
+
+    specs = (f32(*x, values="special"), f32(*x), f32(*w), f32(y[1]), f32(*y, values="special"), f32(*y))
+    return Case(f"convolution {seed}: {x} by {w}, {rest}", results, specs, **SUM)
+
+
 # ---- the framework's ------------------------------------------------------------------------------------------------
 case(
-    "convolution/groups of several channels",
+    "convolution/groups of few channels",
     lambda x, w, b: aten.convolution(x, w, b, [1, 1], [1, 1], [1, 1], False, [0, 0], 2) * 2,
     f32(2, 4, 6, 5),
     f32(4, 2, 3, 3),

@@ -16,7 +16,7 @@ void add_views(Table&);          // reshape, permute, slice, cat, pad and their 
 void add_strided(Table&);        // diagonals, unfold, im2col, as_strided: views by strides, and what writes there
 void add_creation(Table&);       // full, arange, tril, ...
 void add_contractions(Table&);   // mm, bmm, addmm, ...
-void add_convolutions(Table&);   // convolution and its backward, where it is of one group and not transposed
+void add_convolutions(Table&);   // convolution, transposed or not, and its backward
 void add_softmax(Table&);        // softmax and log-softmax
 void add_normalization(Table&);  // layer, batch and group norm
 void add_losses(Table&);  // negative log-likelihood, mse, smooth L1, Huber, binary cross entropy, and their backwards

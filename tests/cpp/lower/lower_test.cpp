@@ -211,6 +211,26 @@ TEST(Lower, LongRowsAreReadWithoutDivisions) {
   }
 }
 
+// Sums over the taps of windows, channels along vectors: pieces of channels that are equal, and a number that has none.
+TEST(Lower, WindowsAreReadWithoutDivisions) {
+  for (const char* channels : {"60", "67", "120", "144", "131"}) {
+    const std::string text = std::regex_replace(
+        std::string("%0 = input index=0 : f32[1,5,6,C]\n%1 = input index=1 : f32[3,3,C]\n%2 = window %0 axes=[1,2] "
+                    "size=[3,3] step=[1,1] dilation=[1,1] : f32[1,3,4,C,3,3]\n%3 = permute %2 order=[0,1,2,4,5,3] : "
+                    "f32[1,3,4,3,3,C]\n%4 = reshape %1 : f32[1,1,1,3,3,C]\n%5 = broadcast %4 : f32[1,3,4,3,3,C]\n"
+                    "%6 = mul %3 %5 : f32[1,3,4,3,3,C]\n%7 = reduce %6 kind=sum axes=[3,4] : f32[1,3,4,C]\n"
+                    "return %7\n"),
+        std::regex("C"), channels);
+    const Graph graph = prepare(parse(text));
+    const Schedule schedule = make_schedule(graph, true);
+    for (const Group& group : schedule.groups)
+      for (const LoweredKernel& kernel : lower(graph, schedule, group, {cpu_target(CpuLevel::Avx512)})) {
+        const std::string nest = print(kernel.nest);
+        EXPECT_FALSE(std::regex_search(nest, std::regex("j[0-9]*\\)* (//|%)"))) << nest;
+      }
+  }
+}
+
 void expect_index_errors(const char* text) {
   const Graph graph = prepare(parse(text));
   const Schedule schedule = make_schedule(graph, true);

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from op_cases import CASES, Case, aten
+from op_cases import CASES, Case, aten, random_convolution
 from op_checks import assert_near, eager, graph_json, leaves, traced
 from plans import compiled_text
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -54,6 +54,14 @@ def test_truth(case: Case) -> None:
     wide = [x.double() if x.dtype == torch.float32 else x for x in case.tensors()]
     for i, (got, want) in enumerate(zip(evaluate(case, "truth"), eager(case, wide), strict=True)):
         assert_near(got, want, 1e9, 1e9, f"result {i}")  # x 2.2e-16: 2e-7
+
+
+def test_convolutions_of_any_form() -> None:
+    for case in map(random_convolution, range(40)):
+        assert " extern " not in _core.import_text(graph_json(case)), case.name
+        wide = [x.double() for x in case.tensors()]
+        for i, (got, want) in enumerate(zip(evaluate(case, "truth"), eager(case, wide), strict=True)):
+            assert_near(got, want, 1e4, 1e4, f"{case.name}, result {i}")
 
 
 @EACH

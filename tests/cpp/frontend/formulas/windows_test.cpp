@@ -13,7 +13,10 @@ namespace trainc::formulas {
 namespace {
 
 // --- convolution
-struct Form { Dims x, w, stride, padding, dilation; };
+struct Form {
+  Dims x, w, stride, padding, dilation;
+  int64_t more = 0;  // padding behind
+};
 const std::vector<Form> kForms{
     {{2, 3, 7}, {4, 3, 3}, {1}, {1}, {1}},  // one axis
     {{1, 1, 1}, {1, 1, 1}, {1}, {0}, {1}},
@@ -27,8 +30,19 @@ const std::vector<Form> kForms{
     {{1, 2, 5, 5}, {2, 1, 2, 2}, {3, 3}, {0, 0}, {1, 1}},  // places between the windows
     {{2, 3, 4, 6}, {3, 1, 2, 3}, {2, 3}, {0, 0}, {1, 1}},  // side by side
     {{1, 2, 3, 3, 3}, {2, 1, 2, 2, 2}, {1, 2, 1}, {1, 0, 0}, {1, 1, 1}},
+    {{2, 6, 7}, {4, 3, 4}, {2}, {1}, {1}},  // groups, here and below
+    {{2, 4, 6, 5}, {6, 2, 3, 2}, {2, 1}, {1, 0}, {1, 2}, 1},
+    {{1, 3, 5, 5}, {6, 1, 2, 2}, {3, 3}, {0, 0}, {1, 1}},  // of one channel, which several look at
+    {{2, 4, 4, 6}, {2, 2, 2, 3}, {2, 3}, {0, 0}, {1, 1}},
+    {{2, 7, 4, 6}, {5, 7, 2, 3}, {2, 3}, {0, 0}, {1, 1}},      // side by side, more channels than places
+    {{2, 7, 2, 3}, {5, 7, 2, 3}, {1, 1}, {0, 0}, {1, 1}},      // the whole image
+    {{1, 2, 7, 5}, {2, 2, 2, 3}, {2, 3}, {1, 0}, {1, 1}, -1},  // less padding behind, and places cut off
 };
-Convolution of(const Form& f) { return convolution_of(f.x, f.w, f.stride, f.padding, f.dilation); }
+Convolution of(const Form& f) {
+  Dims high = f.padding;
+  for (int64_t& places : high) places += f.more;
+  return convolution_of(f.x, f.w, f.stride, f.padding, high, f.dilation);
+}
 
 /// y[n, o, p] = b[o] + sum over c and taps of x[n, c, p * stride + tap * dilation - padding] * w[o, c, tap], all places
 /// by their flat numbers.
@@ -43,19 +57,19 @@ std::vector<double> convolved(const Tensor& x, const Tensor& w, const Tensor& bi
     for (int64_t o = 0; o < f.out; ++o)
       for (int64_t p = 0; p < numel(f.grid); ++p) {
         double sum = bias.f[o];
-        for (int64_t c = f.depthwise ? o : 0; c < (f.depthwise ? o + 1 : f.channels); ++c)
+        const int64_t each = f.channels / f.groups, first = o / (f.out / f.groups) * each;
+        for (int64_t c = first; c < first + each; ++c)
           for (int64_t tap = 0; tap < numel(f.kernel); ++tap) {
             int64_t at = 0;
             bool inside = true;
             for (size_t k = 0; k < f.axes(); ++k) {
-              const int64_t i =
-                  place(p, f.grid, k) * f.stride[k] + place(tap, f.kernel, k) * f.dilation[k] - f.padding[k];
+              const int64_t i = place(p, f.grid, k) * f.stride[k] + place(tap, f.kernel, k) * f.dilation[k] - f.low[k];
               inside &= i >= 0 && i < f.size[k];
               at = at * f.size[k] + i;
             }
             if (inside)
-              sum += x.f[(n * f.channels + c) * numel(f.size) + at] *
-                     w.f[(f.depthwise ? o : o * f.channels + c) * numel(f.kernel) + tap];
+              sum +=
+                  x.f[(n * f.channels + c) * numel(f.size) + at] * w.f[(o * each + c - first) * numel(f.kernel) + tap];
           }
         y.push_back(sum);
       }
@@ -74,7 +88,7 @@ TEST(Convolutions, AgainstLoopsAndDifferences) {
                       [&](const Values& v) {
                         return Values{convolution_input_gradient(v[0], v[2], f, DType::F64),
                                       convolution_weight_gradient(v[0], v[1], f, DType::F64),
-                                      convolution_bias_gradient(v[0], f, DType::F64)};
+                                      convolution_bias_gradient(v[0], DType::F64)};
                       },
                       {x, w, bias});
   }
