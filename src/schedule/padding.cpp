@@ -101,8 +101,7 @@ class PaddingFinder {
       wanted_[graph_.outputs[i].value].use({unread.finite}, {unread.zeros});
     }
     for (const Node* effect : graph_.effects) wanted_[effect].use({}, {});
-    for (const Node* n : live_)
-      if (n->op == Op::Exp) below_exp_.insert(under_movements(n->in(0)));
+    find_below_exp();
     for (auto n = live_.rbegin(); n != live_.rend(); ++n)
       for (size_t i = 0; i < (*n)->inputs.size(); ++i) use(*n, i);
     for (const Node* n : live_) {
@@ -304,7 +303,9 @@ class PaddingFinder {
         f.nonnegative = in(1).nonnegative && in(2).nonnegative, f.positive = in(1).positive && in(2).positive;
         f.positive = f.positive || (replaces_zeros(n) && in(2).nonnegative);
         f.masked = both(in(1).masked, in(2).masked);
-        if (selects_by_mask(n)) f.masked.add(mask_in(n));
+        // Of scores alone, as with sums: what the mask shows may be hidden by another one already.
+        if (selects_by_mask(n) && is_scores(n->in(p_.says_ == PaddingProof::Says::Shown ? 1 : 2)))
+          f.masked.add(mask_in(n));
         break;
       case Op::Reduce:
         if (n->as<ReduceAttr>().kind != ReduceKind::Sum) break;
@@ -352,6 +353,15 @@ class PaddingFinder {
       if (n->shape()[a] == p_.tokens_ && strides[a] == m.token) return n->in(0)->shape()[a] == 1;
     return false;
   }
+  /// Whether `n` has the same numbers in all rows, by the map.
+  static bool same_for_rows(const Node* n, const RowMap& m) {
+    while (n->op == Op::Reshape || n->op == Op::Cast) n = n->in(0);
+    if (n->op != Op::Broadcast) return false;
+    const Dims strides = contiguous_strides(n->shape());
+    for (size_t a = 0; a < strides.size(); ++a)
+      if (strides[a] >= m.token && n->in(0)->shape()[a] != 1) return false;
+    return true;
+  }
   /// The sum of a softmax: of exp(x - max(x)), over the axes of the maximum: one of its terms is 1.
   static bool is_sum_of_softmax(const Node* sum) {
     const Node* exp = sum->in(0);
@@ -362,17 +372,72 @@ class PaddingFinder {
   static bool is_maximum(const Node* max, const Node* x) {
     return max->op == Op::Reduce && max->as<ReduceAttr>().kind == ReduceKind::Max && max->in(0) == x;
   }
-  /// Whether what is subtracted from x is made of the same x: its maximum, the logarithm of a sum of its exp.
-  static bool subtracts_own(const Node* sub) {
+  /// The nodes between what is subtracted from x and that x, where it is made of it: its maximum, the logarithm of a
+  /// sum of its exp. Empty where it is not.
+  static std::vector<const Node*> made_of_own(const Node* sub) {
     const Node* x = under_movements(sub->in(0));
     std::vector<const Node*> found{sub->in(1)};
     for (size_t k = 0; k < found.size() && k < cost::kNodesToOwn; ++k) {
-      if (found[k] == x) return true;
+      if (found[k] == x) return std::erase(found, x), found;
       if (found[k]->op == Op::Contract) continue;
       for (const Node* in : found[k]->inputs)
         if (std::find(found.begin(), found.end(), in) == found.end()) found.push_back(in);
     }
-    return false;
+    return {};
+  }
+
+  /// The sums and differences that exp is taken of, scaled, moved and added up as they may be; none below one that
+  /// subtracts what is made of its own x, for then exp(x - c) is what it is for any x.
+  void find_below_exp() {
+    std::vector<const Node*> stack;
+    std::unordered_set<const Node*> seen;
+    for (const Node* n : live_)
+      if (n->op == Op::Exp || n->op == Op::Expm1) stack.push_back(n->in(0));
+    while (!stack.empty()) {
+      const Node* n = stack.back();
+      stack.pop_back();
+      if (!seen.insert(n).second) continue;
+      if (n->op == Op::Add || n->op == Op::Sub) below_exp_.insert(n);
+      else if (!scales_or_moves(n->op)) continue;
+      if (n->op == Op::Sub)
+        if (const std::vector<const Node*> made = made_of_own(n); !made.empty()) {
+          own_.insert(n), p_.follow_.insert(made.begin(), made.end());
+          continue;
+        }
+      stack.insert(stack.end(), n->inputs.begin(), n->inputs.end());
+    }
+  }
+  static bool scales_or_moves(Op op) {
+    switch (op) {
+      case Op::Neg:
+      case Op::Abs:
+      case Op::Cast:
+      case Op::Mul:
+      case Op::Div:
+      case Op::Max:
+      case Op::Min:
+      case Op::Select:
+      case Op::Reduce:
+      case Op::Reshape:
+      case Op::Permute:
+      case Op::Broadcast:
+      case Op::Slice:
+      case Op::Pad:
+      case Op::Concat: return true;
+      default: return false;
+    }
+  }
+  /// Of the maps by which operand `i` of a sum or difference below exp may be 0, those by which exp stays what a number
+  /// can hold. exp(0 - c) overflows where c is not of what is 0 now (a maximum that the forward saved), exp(x - 0)
+  /// where x is not; one number for all rows (a bias) is taken to be small, where it is not seen to be large.
+  Maps bounded(const Node* n, size_t i, const Maps& fill) const {
+    if (own_.count(n)) return fill;
+    const Node* number = under_movements(n->in(1 - i));
+    if (is_number(number) && !(std::abs(float_of(number)) <= cost::kSmallInExp)) return {};
+    Maps m;
+    for (const RowMap& x : fill.some)
+      if (same_for_rows(n->in(1 - i), x)) m.add(x);
+    return m;
   }
 
   // --- from the results: what is wanted of the operands
@@ -390,9 +455,10 @@ class PaddingFinder {
       if (!facts_.at(x).positive) unread = {};
       return to.use(unread, {});
     }
+    // Of what may be below 0, where other terms of it are not 0.
+    if ((n->op == Op::Sqrt || n->op == Op::Log1p) && !facts_.at(x).nonnegative) return to.use({}, {});
     if (hides_zeros(n)) fill = unread;
-    // exp(0 - c) overflows where c is not of what is 0 now: a maximum that the forward saved.
-    if (n->op == Op::Sub && below_exp_.count(n) && !subtracts_own(n)) fill = {};
+    if (below_exp_.count(n)) fill = bounded(n, i, fill);
     Maps more;  // where the other operand makes it of no account
     if (n->op == Op::Mul) more = facts_.at(n->in(1 - i)).zero;
     if (n->op == Op::Add) more = facts_.at(n->in(1 - i)).masked;
@@ -410,6 +476,7 @@ class PaddingFinder {
   std::unordered_map<const Node*, Facts> facts_;
   std::unordered_map<const Node*, Wanted> wanted_;
   std::unordered_set<const Node*> below_exp_;
+  std::unordered_set<const Node*> own_;  // of these, differences of x and what is made of it
 };
 
 std::optional<PaddingProof> PaddingProof::find(const Graph& graph, const std::vector<Unread>& last_outputs,
@@ -433,7 +500,7 @@ bool PaddingProof::may_be_zero(const Node* n) const {
   if (n->type.numel() == 0 || n->type.numel() % rows != 0) return false;
   const RowMap map = map_of(n->type.numel() / rows);
   const auto zero = zero_.find(n);
-  return (zero != zero_.end() && among(zero->second, map)) || among(unread(n).zeros, map);
+  return (zero != zero_.end() && among(zero->second, map)) || (!follow_.count(n) && among(unread(n).zeros, map));
 }
 
 bool PaddingProof::sums_over_rows(const Node* contract) const {

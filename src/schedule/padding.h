@@ -7,6 +7,7 @@
 #pragma once
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/graph.h"
@@ -78,6 +79,8 @@ class PaddingProof {
   int64_t samples_ = 0, tokens_ = 0, flops_ = 0;
   std::unordered_map<const Node*, RowMaps> zero_;
   std::unordered_map<const Node*, Unread> unread_;
+  // c in exp(x - c), made of x: where x becomes 0 it is what x makes it, but it is not 0 by itself.
+  std::unordered_set<const Node*> follow_;
 };
 
 /// Has those groups pass over hidden rows that may: whose stored values may all be 0 there, and that `rows` do not

@@ -261,7 +261,14 @@ def both_in_one(q, k, v, shown, drop):
     return F.softmax(scores, dim=-1) @ v
 
 
-@pytest.mark.parametrize("kinds", [(two_masks, two_masks), (both_in_one, by_hand)])
+def filled_after(q, k, v, shown, drop):
+    """A selection of what another mask was added to; the other layer's scores are selected alone."""
+    near = torch.arange(LENGTH)[:, None] // 4 == torch.arange(LENGTH) // 4
+    scores = q @ k.mT / math.sqrt(q.shape[-1]) + torch.where(near.roll(8, 0), 0.0, HIDES)
+    return F.softmax(scores.masked_fill(~shown[:, None, None, :], HIDES), dim=-1) @ v
+
+
+@pytest.mark.parametrize("kinds", [(two_masks, two_masks), (both_in_one, by_hand), (filled, filled_after)])
 def test_a_second_mask_may_hide_all_that_padding_does_not(kinds):
     ours, eager = Run("step", drop=0.0), Run(None, drop=0.0)
     for run in (ours, eager):
@@ -272,6 +279,32 @@ def test_a_second_mask_may_hide_all_that_padding_does_not(kinds):
         assert abs(value - expected) <= 2e-6 * abs(expected)
         for name, gradient in plain.items():
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+# What is a number where its operand is, and none where that became 0: of keys and values, which attention reads in hidden
+# rows too.
+ABOVE_ZERO = {
+    "sqrt": (3, lambda t: t * (t.detach() - 1).sqrt()),
+    "log1p": (4, lambda t: t * (t.detach() - 2).log1p()),
+    "scaled": (101, lambda t: ((t - 100) * -2).exp()),
+    "expm1": (101, lambda t: (100 - t).expm1()),
+}
+
+
+@pytest.mark.parametrize("kind", ABOVE_ZERO)
+def test_no_row_of_zeros_where_these_are_no_numbers(kind):
+    far, function = ABOVE_ZERO[kind]
+    ours, eager = (Run(door, drop=0.0, spelling="by_hand") for door in ("step", None))
+    for run in (ours, eager):
+        layer = run.model.layers[0]
+        layer.attention = lambda q, k, v, shown, drop: by_hand(q, function(k), function(v), shown, drop)
+        with torch.no_grad():
+            layer.inner.weight[WIDTH:] *= 0.1
+            layer.inner.bias[WIDTH:] = far
+    (value, gradients), (expected, plain) = ours(right), eager(right)
+    assert abs(value - expected) <= 2e-6 * abs(expected)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_what_a_budget_computes_again_is_what_the_maximum_was_taken_of(monkeypatch):
