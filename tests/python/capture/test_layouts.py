@@ -6,6 +6,8 @@ import torch
 from conftest import DOORS, Calls
 from torch.nn import functional as F
 
+import trainc
+
 
 def index():
     return torch.empty((), dtype=torch.int64)
@@ -56,3 +58,18 @@ def test_what_eager_takes(name, door, strict):
         wanted, got = TAKEN[name](x), call(y)
         torch.testing.assert_close(got, wanted)
         assert torch.equal(x, y)
+
+
+def test_an_expanded_operand_that_autocast_narrows():
+    """Its bf16 is kept for the backward, of which the trace says that its elements share memory."""
+    torch.manual_seed(0)
+    nets = [torch.nn.Conv2d(3, 2, 3) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    trainc.compile(nets[0])
+    grey = torch.rand(2, 1, 5, 5).expand(2, 3, 5, 5)
+    for net in nets:
+        with torch.autocast("cpu", torch.bfloat16):
+            result = net(grey)
+        result.float().square().sum().backward()
+    for ours, eagers in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, eagers.grad, rtol=2e-2, atol=2e-2)
