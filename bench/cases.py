@@ -229,7 +229,7 @@ def unet() -> Workload:
     return Workload(UNet(), _images(4, 128, 2, each_pixel=True))
 
 
-def lstm() -> Workload:
+def lstm(**sizes: int) -> Workload:
     """Its labels are the next words, which the text has beyond each row."""
     from own_networks import LSTMLanguageModel
 
@@ -239,7 +239,22 @@ def lstm() -> Workload:
         ids = words(step)["input_ids"]
         return {"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
 
-    return Workload(LSTMLanguageModel(), batch_of)
+    return Workload(LSTMLanguageModel(**sizes), batch_of)
+
+
+def lstm_256() -> Workload:
+    return lstm(width=256)
+
+
+def mlp() -> Workload:
+    import torch
+    from own_networks import Perceptron
+
+    def batch_of(step: int) -> dict:
+        generator = torch.Generator().manual_seed(step)
+        return {"x": torch.randn(32, 256, generator=generator), "labels": torch.randint(0, 256, (32,), generator=generator)}
+
+    return Workload(Perceptron(), batch_of)
 
 
 CASES: dict[str, Case] = {
@@ -258,6 +273,8 @@ CASES: dict[str, Case] = {
     "gpt-2x256": Case(
         gpt_2x256, "GPT, 2 layers, 256 wide, 4 x 64", vocabulary=50257, small=True, quick_inductor=True, in_jax=True
     ),
+    "lstm-256": Case(lstm_256, "LSTM language model, 2 x 256, 20 x 35", vocabulary=10000, small=True),
+    "mlp": Case(mlp, "MLP, 3 layers of 256, batch 32", small=True, quick_inductor=True),
 }
 TESTS: dict[str, Case] = {"tiny": Case(tiny, "for the tests", vocabulary=600, small=True, in_jax=True)}
 

@@ -55,3 +55,17 @@ class LSTMLanguageModel(nn.Module):
         hidden, _ = self.lstm(self.drop(self.embedding(input_ids)))
         logits = self.head(self.drop(hidden))
         return SimpleNamespace(loss=nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits=logits)
+
+
+class Perceptron(nn.Module):
+    """Layers of one width with ReLU between them."""
+
+    def __init__(self, width: int = 256, layers: int = 3):
+        super().__init__()
+        deep = [m for _ in range(layers - 1) for m in (nn.Linear(width, width), nn.ReLU())]
+        self.layers = nn.Sequential(*deep, nn.Linear(width, width))
+
+    def forward(self, x: Tensor, labels: Tensor) -> SimpleNamespace:
+        """`x` [N, width] f32, `labels` [N] i64; `.loss` and `.logits` [N, width]."""
+        logits = self.layers(x)
+        return SimpleNamespace(loss=nn.functional.cross_entropy(logits, labels), logits=logits)

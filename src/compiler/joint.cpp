@@ -6,6 +6,7 @@
 #include "compiler/step.h"
 #include "cost/cutting.h"
 #include "passes/drop_undefined_inputs.h"
+#include "passes/join_products.h"
 #include "passes/rewrite.h"
 #include "plan/live.h"
 #include "schedule/chunk.h"
@@ -84,6 +85,10 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->late_draws_from = joint.late_draws_from;
   // With checkpoints of the user's the graph is cut as it is: passes might merge away the nodes that he marked.
   impl_->graph = joint.must_recompute.empty() ? optimize(std::move(joint.graph), pipeline) : std::move(joint.graph);
+  // Here alone: a loss in chunks of rows has a product for each of them, which are to stay apart.
+  if (joint.must_recompute.empty())
+    impl_->graph =
+        pipeline.run("join_products", [](const Graph& g) { return join_products(g); }, std::move(impl_->graph));
   const schedule::Chunks chunks{
       .rows = options.loss_chunk_rows,
       .worth = options.loss_chunk_bytes,

@@ -16,7 +16,7 @@ struct Tile {
 
 // rows * vectors sums, `vectors` of the rhs and one broadcast of the lhs live in registers: at most 32. Ordered by
 // preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
-constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {16, 1},
+constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {20, 1}, {16, 1},
                                  {8, 1}, {2, 8},  {2, 4}, {2, 2}, {1, 8}, {1, 4},  {1, 2}};
 // The same with 16 registers.
 constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
@@ -82,6 +82,14 @@ constexpr int64_t kOtherTenths[] = {7, 13, 15};
 // Elements of a row of the matrix: of shorter ones, adding up the vector of sums at the end of each costs more than a
 // tile's sums that nobody wants.
 constexpr int64_t kLeastRow = 64;
+
+// --- few rows, again and again
+// Rows at most: the largest tile's, which reads the rhs where it lies.
+constexpr int64_t kFewRows = 24;
+// Products of a matrix with so few rows from which on it is transposed once, rather than by each of them.
+constexpr int64_t kTransposedAgain = 8;
+// The same where that copy is gathered element by element, for its sizes are no squares.
+constexpr int64_t kGatheredOnce = 32;
 
 // --- operands as they lie
 // Steps of k: finding where a run begins costs as much as some steps, and of shorter runs packing is the cheaper.

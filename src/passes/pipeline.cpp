@@ -15,8 +15,8 @@
 namespace trainc {
 
 std::span<const std::string_view> optional_passes() {
-  static constexpr std::string_view kNames[] = {"remove_dead", "channels_last", "simplify",       "turn_products",
-                                                "chunk_rows",  "pad_products",  "framework_calls"};
+  static constexpr std::string_view kNames[] = {"remove_dead",   "channels_last", "simplify",     "turn_products",
+                                                "join_products", "chunk_rows",    "pad_products", "framework_calls"};
   return kNames;
 }
 

@@ -98,12 +98,17 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   return b;
 }
 
+/// Whether the rhs is read where it lies: a single tile of rows uses each of its elements once, so that packing would
+/// be as much work again.
+bool leaves_rhs(const ContractionShape& spec, int64_t tile_rows) {
+  return spec.m <= tile_rows && !spec.rhs_k_contiguous && spec.rhs_run == 0;
+}
+
 Blocking finished(const ContractionShape& spec, Blocking b) {
   b.block_m = std::min(b.block_m, b.task_m);
   if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   b.room_m = b.task_m, b.room_n = b.task_n;
-  // A single tile of rows uses each element of the rhs once: packing would be as much work again.
-  b.rhs_unpacked = !b.tiles && ceil_div(spec.m, b.tile_m) == 1 && !spec.rhs_k_contiguous && spec.rhs_run == 0;
+  b.rhs_unpacked = !b.tiles && leaves_rhs(spec, b.tile_m);
   return b;
 }
 
@@ -143,8 +148,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
-    const bool packed = spec.m > t.rows || spec.rhs_k_contiguous || spec.rhs_run > 0;  // else the rhs is read unpacked
-    least = std::min(least, products(t) + (packed ? cost::kCopy * double(spec.n) : 0));
+    least = std::min(least, products(t) + (leaves_rhs(spec, t.rows) ? 0 : cost::kCopy * double(spec.n)));
   }
   std::optional<Tile> best;
   for (Tile t : cost::kAmxTiles) {
@@ -175,7 +179,9 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
   const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
   const double pack_lhs =
                    tile.unpacked ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
-               pack_rhs = (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
+               pack_rhs = !tile.amx && leaves_rhs(spec, tile.rows)
+                              ? 0
+                              : (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);

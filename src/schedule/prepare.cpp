@@ -239,6 +239,29 @@ const Node* with_neighbours(Builder& b, const Node* operand) {
   return n;
 }
 
+/// How often each matrix is multiplied with few rows at a time (a recurrent layer's weight, once a step).
+std::unordered_map<const Node*, int64_t> multiplied_with_few_rows(const Graph& graph) {
+  std::unordered_map<const Node*, int64_t> times;
+  for (const Node* n : graph.live())
+    if (n->op == Op::Contract && n->shape()[1] > 1 && n->shape()[1] <= cost::kFewRows && n->in(1)->shape()[2] > 1)
+      ++times[n->in(1)];
+  return times;
+}
+
+/// Whether a copy of a matrix with its two axes exchanged is made by squares.
+bool in_squares(const Node* operand) {
+  return operand->shape()[1] % cost::kTransposedSquare == 0 && operand->shape()[2] % cost::kTransposedSquare == 0;
+}
+
+/// An operand whose rows are neighbours in memory: over a copy where consecutive k are, instead. Few rows of the other
+/// operand are one register tile, which reads this one as it lies then; else each product would transpose it again.
+const Node* with_rows_as_neighbours(Builder& b, const Node* operand) {
+  const bool multiplied_as_it_is = operand->dtype() == DType::F32 || operand->dtype() == DType::F64;
+  if (!multiplied_as_it_is || operand->type.numel() == 0 || operand->shape()[1] == 1) return operand;
+  if (source_of(operand, 1) - source_of(operand, 0) != 1) return operand;
+  return b.permute(copied(b.graph, b.permute(operand, {0, 2, 1}), b.origin), {0, 2, 1});
+}
+
 /// The products that a sum adds up, results across vector lanes: where a factor is the same for many of them and its
 /// neighbours lie apart in memory (a depthwise convolution's weight), over a copy in the order in which it is read.
 const Node* with_factors_in_order(Builder& b, const Node* products, const ReduceAttr& attr) {
@@ -318,6 +341,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
   const std::unordered_set<const Node*> with_products = sums_of_operands(from, library);
   const bool cpu = sum_threads == 0;
   const std::unordered_set<const Node*> in_order = cpu ? permutes_to_write(from) : std::unordered_set<const Node*>();
+  const std::unordered_map<const Node*, int64_t> few_rows = multiplied_with_few_rows(from);
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -333,6 +357,10 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       const bool widen = inputs[0]->dtype() == DType::F32 && inputs[1]->dtype() == DType::F32 &&
                          vendor_source(inputs[0])->dtype() != vendor_source(inputs[1])->dtype();
       for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
+      const auto times = sum_threads == 0 ? few_rows.find(n->in(1)) : few_rows.end();
+      if (times != few_rows.end() && n->shape()[1] <= cost::kFewRows &&
+          times->second >= (in_squares(inputs[1]) ? cost::kTransposedAgain : cost::kGatheredOnce))
+        inputs[1] = with_rows_as_neighbours(b, inputs[1]);
     }
     const Node* copy = nullptr;
     if (n->op == Op::Contract && cpu && !for_vendor(n, library.least_flops))

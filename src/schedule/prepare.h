@@ -11,7 +11,8 @@ namespace trainc::schedule {
 /// Gives: no ArgMax/ArgMin (a maximum, then the least position that holds it); no sums over bool or over nothing; long
 /// sums with few results in two steps with a fixed split (on a device, whose `sum_threads` they are to keep busy, in as
 /// many stages as that takes, but for those that the vendor's library makes as it multiplies; so scatters' sums into
-/// few places there); contractions of a vector with rows that lie along memory as sums (on a CPU); operands of
+/// few places there); contractions of a vector with rows that lie along memory as sums (on a CPU); a matrix that is
+/// multiplied with few rows again and again in the order in which its rows are neighbours (likewise); operands of
 /// contractions that have neighbours in memory along k or along their rows (a copy in another order where a permute
 /// leaves none), results of contractions in the order in which the next one reads them (product_order.h, on a CPU), and
 /// operands of the vendor's library as matrices (vendor_operands.h); outputs that are row-major in

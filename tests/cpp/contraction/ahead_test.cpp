@@ -61,5 +61,17 @@ TEST(ContractionAhead, AsksInTheLastBlockOfK) {
   EXPECT_NE(text.substr(at, text.find('\n', at) - at).find("k_block == 3"), std::string::npos) << text.substr(at, 200);
 }
 
+// 20 rows are one tile, which reads a rhs whose rows lie side by side where it is, the next block of k on its way.
+TEST(ContractionAhead, AsksForARhsThatIsReadWhereItLies) {
+  const auto text = [](int64_t m) {
+    LoopNest nest = testing::plain_gemm({.m = m, .n = 650, .k = 2600, .rhs_k_contiguous = false}, CpuLevel::Avx512, {});
+    verify(nest);
+    return print(nest);
+  };
+  EXPECT_EQ(count(text(20), "rhs_pack"), 0) << text(20);
+  EXPECT_GT(count(text(20), "prefetch(2) rhs["), 0) << text(20);
+  EXPECT_GT(count(text(40), "rhs_pack"), 0);
+}
+
 }  // namespace
 }  // namespace trainc

@@ -128,6 +128,32 @@ TEST(Prepare, AVectorThatIsComputedIsComputedOnce) {
   expect_near(g, 1e-5);
 }
 
+/// Of `times` products of one matrix [n, k] with m rows: how often it is copied.
+int64_t copies(int64_t times, int64_t m, int64_t n, int64_t k, DType dtype = DType::F32, bool transposed = false) {
+  Graph g;
+  Builder b{g, "here"};
+  const Node* matrix = b.input(0, {dtype, transposed ? Dims{1, k, n} : Dims{1, n, k}});
+  if (transposed) matrix = b.permute(matrix, {0, 2, 1});
+  for (int64_t t = 1; t <= times; ++t) g.outputs.push_back({b.contract(b.input(t, {dtype, {1, m, k}}), matrix), {}});
+  g.input_count = times + 1;
+  const Graph prepared = prepare(g);
+  verify(prepared);
+  if (dtype == DType::F32) expect_promises(g, 4);
+  const auto live = prepared.live();
+  return std::count_if(live.begin(), live.end(), [](const Node* node) { return node->op == Op::Slice; });
+}
+
+TEST(Prepare, AMatrixThatFewRowsMeetAgainAndAgainIsTransposedOnce) {
+  EXPECT_EQ(copies(8, 3, 16, 32), 1);
+  EXPECT_EQ(copies(7, 3, 16, 32), 0);
+  EXPECT_EQ(copies(31, 3, 16, 33), 0) << "no squares";
+  EXPECT_EQ(copies(32, 3, 16, 33), 1);
+  EXPECT_EQ(copies(8, 25, 16, 32), 0) << "more rows than a tile";
+  EXPECT_EQ(copies(8, 3, 16, 32, DType::F32, true), 0) << "its rows are neighbours already";
+  EXPECT_EQ(copies(8, 3, 16, 32, DType::BF16), 0) << "pairs along k";
+  EXPECT_EQ(copies(8, 1, 16, 32), 0) << "one row: no product";
+}
+
 TEST(Prepare, RandomGraphs) {
   testing::RandomGraphOptions options;
   options.random_masks = true;

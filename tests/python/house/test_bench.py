@@ -177,7 +177,7 @@ def test_cases_are_what_their_titles_say(name):
 
     parameters = {"gpt2": 124.4, "roberta": 124.6, "resnet50": 25.6, "vit": 86.6, "llama": 56.4}
     parameters |= {"gpt2-1x64": 124.4, "gpt-2x256": 14.7, "gpt2-tuned": 124.4, "roberta-masked": 124.7, "roberta-padded": 124.6}
-    parameters |= {"convnext": 28.6, "unet": 31.0, "lstm": 19.8}
+    parameters |= {"convnext": 28.6, "unet": 31.0, "lstm": 19.8, "lstm-256": 6.18, "mlp": 0.2}
     with torch.device("meta"):
         model = cases.CASES[name].build().model
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters[name], abs=0.06)
