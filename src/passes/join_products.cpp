@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -20,6 +21,14 @@ using N = const Node*;
 N below_reshapes(N n) {
   while (n->op == Op::Reshape) n = n->in(0);
   return n;
+}
+
+bool is_cast(N n, DType from, DType to) { return n->op == Op::Cast && n->in(0)->dtype() == from && n->dtype() == to; }
+
+/// What lies in memory of an operand: without reshapes, and bf16 as it is, not the f32 that it is multiplied as.
+N stored(N n) {
+  n = below_reshapes(n);
+  return is_cast(n, DType::BF16, DType::F32) ? below_reshapes(n->in(0)) : n;
 }
 
 /// What a piece of a concatenation holds, for who multiplies or sums it: without reshapes, and without a zero that is
@@ -46,7 +55,7 @@ struct Part {
 Part part_of(N operand) {
   const int64_t width = operand->shape()[1], k = operand->shape()[2];
   if (N number = uniform_constant(operand)) return {operand, number, k, width, true};
-  if (k == 1 || width == 1) return {below_reshapes(operand), nullptr, k, width, true};
+  if (k == 1 || width == 1) return {stored(operand), nullptr, k, width, true};
   N n = operand;
   Dims longer;  // its two axes
   const auto has_two = [&](N of) {
@@ -61,7 +70,7 @@ Part part_of(N operand) {
     const Dims& order = n->as<AxesAttr>().axes;
     if (order[longer[0]] > order[longer[1]]) n = n->in(0), k_first = true;
   }
-  return {below_reshapes(n), nullptr, k, width, k_first};
+  return {stored(n), nullptr, k, width, k_first};
 }
 
 /// What may become a part of a larger one: a contraction, of two operands, or a sum over leading axes, of one.
@@ -106,7 +115,7 @@ class Joining {
     std::unordered_set<N> inner;
     for (N n : live) {
       if (n->op == Op::Concat && n->type.numel() > 0) find_pieces(n);
-      if (n->op == Op::Reduce && sums_leading_axes(n)) sums_[below_reshapes(n->in(0))].push_back(n);
+      if (n->op == Op::Reduce && sums_leading_axes(n)) sums_[stored(n->in(0))].push_back(n);
       if (n->op != Op::Add) continue;
       for (N in : n->inputs)
         if (is_inner(in)) inner.insert(in);
@@ -152,8 +161,12 @@ class Joining {
 
   std::optional<Term> term_of(N leaf, Op op) const {
     N n = leaf;
-    while (n->op == Op::Reshape && uses_.at(n) == 1) n = n->in(0);
-    if (n->op != op || uses_.at(n) != 1 || n->type.numel() == 0) return std::nullopt;
+    // What autocast rounds each term to is no matter: their sum is rounded less often then.
+    const auto passes = [](N x) {
+      return x->op == Op::Reshape || is_cast(x, DType::BF16, DType::F32) || is_cast(x, DType::F32, DType::BF16);
+    };
+    while (passes(n) && uses_.at(n) == 1) n = n->in(0);
+    if (n->op != op || uses_.at(n) != 1 || n->type.numel() == 0 || n->dtype() != leaf->dtype()) return std::nullopt;
     if (op == Op::Contract) {
       if (n->shape()[0] != 1 || n->in(0)->shape()[2] < 1 || double(n->in(0)->shape()[2]) > cost::kJoinedDepth)
         return std::nullopt;
@@ -161,7 +174,7 @@ class Joining {
     }
     if (!sums_leading_axes(n)) return std::nullopt;
     const int64_t width = n->type.numel();
-    return Term{leaf, n, {{below_reshapes(n->in(0)), nullptr, n->in(0)->type.numel() / width, width, true}}};
+    return Term{leaf, n, {{stored(n->in(0)), nullptr, n->in(0)->type.numel() / width, width, true}}};
   }
 
   static bool sums_leading_axes(N n) {
@@ -185,7 +198,10 @@ class Joining {
       int64_t k = 0;
       for (const Term& term : terms) k += term.operands[0].k;
       // sums over leading axes have an order of their own, in which length is no matter
-      const double deepest = op == Op::Reduce ? double(k) : std::min(cost::kJoinedDepth, roots_ * std::sqrt(double(k)));
+      // and a sum of products of bf16 errs far less than each of them that is rounded by itself
+      const bool narrow = terms[0].operands[0].base->dtype() == DType::BF16;
+      const double roots = narrow ? std::numeric_limits<double>::infinity() : roots_;
+      const double deepest = op == Op::Reduce ? double(k) : std::min(cost::kJoinedDepth, roots * std::sqrt(double(k)));
       Joined next;
       int64_t so_far = 0;
       for (Term& term : terms) {
@@ -299,7 +315,7 @@ class Writer {
       n = b_.graph.make(Op::Contract, first.source->attrs, {operand(joined, 0), operand(joined, 1)}, first.source->type,
                         b_.origin);
     } else {
-      N rows = put_together(joined, 0, true);
+      N rows = b_.cast(put_together(joined, 0, true), first.source->in(0)->dtype());
       n = b_.reduce(ReduceKind::Sum, rows, {0});
     }
     return b_.reshape(n, first.leaf->shape());
@@ -309,7 +325,8 @@ class Writer {
   N operand(const Joined& joined, size_t which) {
     const auto by_rows = [&](const Term& t) { return !t.operands[which].k_first; };
     const bool k_first = std::none_of(joined.terms.begin(), joined.terms.end(), by_rows);
-    N n = put_together(joined, which, k_first);
+    const DType multiplied = joined.terms[0].source->in(static_cast<int>(which))->dtype();
+    N n = b_.cast(put_together(joined, which, k_first), multiplied);
     const Dims& shape = n->shape();
     n = b_.reshape(n, {1, shape[0], shape[1]});
     if (!k_first) return n;

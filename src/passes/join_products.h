@@ -11,7 +11,8 @@ namespace trainc {
 /// are nearer to the truth than a long one (cost/joining.h). Sums over leading axes of what is put together for that,
 /// or anyway (a bias's gradient), become one sum. Where the operands, or neighbours among them, are put together
 /// already, that is what is read. Needs: any graph; after `turn_products`, for a product that is read transposed is no
-/// summand. Gives: each sum with the same terms, not in the same order. Leaves: products whose operands take more to
+/// summand. Gives: each sum with the same terms, not in the same order; under
+/// autocast, not each rounded to bf16 by itself. Leaves: products whose operands take more to
 /// put together than the sums take to be read and written.
 Graph join_products(const Graph&, double roots = cost::kJoinedRoots);
 

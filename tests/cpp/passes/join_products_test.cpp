@@ -37,6 +37,14 @@ struct Case {
 const Case kCases[] = {
     {"a sum", "%s = add %p0 %p1 : f32[24,16]\n%t = add %s %p2 : f32[24,16]\nreturn %t", {6}, 2},
     {"another order of additions", "%s = add %p1 %p2 : f32[24,16]\n%t = add %p0 %s : f32[24,16]\nreturn %t", {6}, 2},
+    {"products of bf16, each rounded by itself",
+     "%a = cast %l0 : bf16[1,24,2]\n%b = cast %a : f32[1,24,2]\n%d = cast %r0 : bf16[1,16,2]\n%e = cast %d : "
+     "f32[1,16,2]\n%f = contract %b %e : f32[1,24,16]\n%g = cast %f : bf16[1,24,16]\n%h = reshape %g : "
+     "bf16[24,16]\n%i = cast %h : f32[24,16]\n%j = cast %l1 : bf16[1,24,2]\n%k = cast %j : f32[1,24,2]\n%m = cast %r1 "
+     ": bf16[1,16,2]\n%n = cast %m : f32[1,16,2]\n%o = contract %k %n : f32[1,24,16]\n%q = cast %o : "
+     "bf16[1,24,16]\n%u = reshape %q : bf16[24,16]\n%v = cast %u : f32[24,16]\n%t = add %i %v : f32[24,16]\nreturn %t",
+     {4},
+     2},
     {"beside other summands",
      "%x = input index=6 : f32[24,16]\n%s = add %p0 %x : f32[24,16]\n%t = add %s %p1 : f32[24,16]\nreturn %t",
      {4},
