@@ -215,6 +215,13 @@ class PlanBuilder {
     return [last, of](const Node* n) { return of(last, n); };
   }
 
+  /// Whether a kernel, or the product that stands for it, writes argument `i`.
+  static bool writes(const lower::LoweredKernel& k, size_t i) {
+    if (!k.product) return k.nest.buffers[i].written;
+    const bool sums = k.product->sums_of != plan::SumsOf::None;
+    return i == 2 || (sums && i + 1 == k.arguments.size());
+  }
+
   /// Where the kernels and calls of a plan, counted from 1, touch a value.
   struct Touches { std::unordered_map<const Node*, int> first_write, last; };
   Touches touches(const std::vector<std::vector<lower::LoweredKernel>>& kernels) const {
@@ -225,7 +232,7 @@ class PlanBuilder {
         ++place;
         for (size_t i = 0; i < k.arguments.size(); ++i) {
           touches.last[k.arguments[i]] = place;
-          if (k.nest.buffers[i].written) touches.first_write.emplace(k.arguments[i], place);
+          if (writes(k, i)) touches.first_write.emplace(k.arguments[i], place);
         }
       }
       if (schedule_.groups[g].kind != schedule::GroupKind::Extern) continue;

@@ -30,8 +30,10 @@ inline llvm::Value* splat(Builder& b, llvm::Value* v, int lanes) {
 inline llvm::Value* integer(llvm::Value* like, int64_t x) {
   return llvm::ConstantInt::get(like->getType(), static_cast<uint64_t>(x), true);
 }
-/// The integer or float type of `bits`, with as many lanes as `like`.
-inline llvm::Type* int_like(llvm::Value* like, unsigned bits) { return like->getType()->getWithNewBitWidth(bits); }
+/// The integer type of `bits`, with as many lanes as `like`.
+inline llvm::Type* int_like(llvm::Value* like, unsigned bits) {
+  return widen(llvm::IntegerType::get(like->getContext(), bits), lanes_of(like));
+}
 
 /// One elementwise operation of ops.def on values of `dtype` (that of the operands; Select: of its second).
 llvm::Value* elementwise(Builder&, Op, DType dtype, const std::vector<llvm::Value*>& operands);

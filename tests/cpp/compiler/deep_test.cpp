@@ -20,7 +20,11 @@
 namespace trainc {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStack = 8 << 20;  // frames with what AddressSanitizer puts around each variable
+#else
 constexpr size_t kStack = 1 << 20;
+#endif
 
 /// Runs `body` on a thread with a stack of `kStack` bytes.
 void on_a_small_stack(const std::function<void()>& body) {
