@@ -427,14 +427,12 @@ class PlanBuilder {
     step.arguments.push_back(add(describe({DType::U8, {cost::kVendorWorkspace}}, {}, plan::MemorySpace::Temp, 0,
                                           "workspace" + std::to_string(plan_.steps.size()))));
     for (const Node* n : added) step.arguments.push_back(buffer(n));
-    const bool sums = step.product.sums_of != plan::SumsOf::None;
-    for (size_t i = 0; i < step.arguments.size() - sums; ++i) {
-      const bool read = i != 2 && i != 3;
-      if (read && std::ranges::find(step.reads, step.arguments[i]) == step.reads.end())
-        step.reads.push_back(step.arguments[i]);
+    for (size_t i = 0; i < k.arguments.size(); ++i) {
+      const int b = step.arguments[i < operands.size() ? i : i + 1];  // the workspace lies between
+      if (writes(k, i)) step.writes.push_back(b);
+      else if (std::ranges::find(step.reads, b) == step.reads.end()) step.reads.push_back(b);
     }
-    step.writes = {step.arguments[2], step.arguments[3]};
-    if (sums) step.writes.push_back(step.arguments.back());
+    step.writes.insert(step.writes.begin() + 1, step.arguments[operands.size()]);
     written_.insert(step.writes.begin(), step.writes.end());
     plan_.steps.push_back(std::move(step));
   }

@@ -288,6 +288,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     const bool free = n->op == Op::Constant || n->op == Op::Iota;
     // Computed again, whatever it costs; but a draw or a call done again would give something else.
     const bool checkpointed = never_kept.count(n) && n->op != Op::Random && class_of(n->op) != OpClass::Extern;
+    const bool moved = is_movement(n->op) && !in_order.count(n);
     // an arena slot is that at least
     int64_t bytes = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + plan::kAlignment;
     if (held) bytes = 0;
@@ -295,10 +296,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     else if (forward_output_of.count(base_of(n))) bytes = 1;
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel, but where a product's
     // writes it), and rather the start of a cheap chain.
-    else if (!in_order.count(n) && (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast))
-      bytes = kInfinite;
-    else if ((is_movement(n->op) && !in_order.count(n)) || scales(n) || products.count(n))
-      bytes += bytes / cost::kMovedCopy;
+    else if (moved && (n->op == Op::Reshape || n->op == Op::Permute || n->op == Op::Broadcast)) bytes = kInfinite;
+    else if (moved || scales(n) || products.count(n)) bytes += bytes / cost::kMovedCopy;
     else if (is_elementwise(n->op) && of_another_loop(n)) bytes += bytes / cost::kOfAnotherLoop;
     net.edge(2 * i, 2 * i + 1, bytes);
     if (!free && !checkpointed && (once.count(n) || (!may_recompute(n) && !of_chains.count(n)))) {

@@ -116,7 +116,7 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
       return "the vendor's library multiplies, adds and rounds, no more";
     if (sum) return "a sum of a contraction's result is no epilogue";
     if (n->type.numel() != to.values[0]->type.numel()) return kOtherSize;
-    const bool in_order = is_written_in_order(n) && product_of(n->in(0)) == to.values[0];
+    const bool in_order = is_copy(n) && product_of(n->in(0)) == to.values[0];
     if (!is_elementwise(n->op) && !in_order) return "a contraction's epilogue is elementwise";
     if (!fits(work_[g] + work_of(n), 1)) return kTooLarge;
     if (!in_order && !aligned(n, g, n->type.numel(), 1)) return kUnaligned;

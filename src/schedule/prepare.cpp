@@ -341,7 +341,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
   const std::unordered_set<const Node*> with_products = sums_of_operands(from, library);
   const bool cpu = sum_threads == 0;
   const std::unordered_set<const Node*> in_order = cpu ? permutes_to_write(from) : std::unordered_set<const Node*>();
-  const std::unordered_map<const Node*, int64_t> few_rows = multiplied_with_few_rows(from);
+  const std::unordered_map<const Node*, int64_t> few_rows =
+      cpu ? multiplied_with_few_rows(from) : std::unordered_map<const Node*, int64_t>();
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -357,7 +358,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       const bool widen = inputs[0]->dtype() == DType::F32 && inputs[1]->dtype() == DType::F32 &&
                          vendor_source(inputs[0])->dtype() != vendor_source(inputs[1])->dtype();
       for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
-      const auto times = sum_threads == 0 ? few_rows.find(n->in(1)) : few_rows.end();
+      const auto times = few_rows.find(n->in(1));
       if (times != few_rows.end() && n->shape()[1] <= cost::kFewRows &&
           times->second >= (in_squares(inputs[1]) ? cost::kTransposedAgain : cost::kGatheredOnce))
         inputs[1] = with_rows_as_neighbours(b, inputs[1]);

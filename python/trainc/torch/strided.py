@@ -49,13 +49,17 @@ def can_lie(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return is_apart([1 if step == 0 else size for step, size in zip(strides, shape, strict=True)], strides)
 
 
+def once(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The first of `tensor`'s elements along each dimension whose stride is 0: PyTorch writes to no place twice."""
+    return tensor[tuple([slice(1) if step == 0 else slice(None) for step in strides])] if 0 in strides else tensor
+
+
 def laid(given: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """`given` in memory of these strides; along those that are 0 its elements are the same."""
     if given.stride() == tuple(strides):
         return given
     copy = given.new_empty_strided(given.shape, strides)
-    once = tuple([slice(1) if step == 0 else slice(None) for step in strides])
-    copy[once].copy_(given[once])
+    once(copy, strides).copy_(once(given, strides))
     return copy
 
 
@@ -76,5 +80,6 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 __all__ = [
-    "UNSAFE_VIEWS", "can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "part_of", "span",
+    "UNSAFE_VIEWS", "can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "once",
+    "part_of", "span",
 ]  # fmt: skip

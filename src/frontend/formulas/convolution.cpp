@@ -21,11 +21,6 @@ bool side_by_side(const Convolution& f) {
 /// Such patches of few channels are read as the image lies, channels first: in rows of a patch.
 bool patches(const Convolution& f) { return side_by_side(f) && f.channels < product(f.kernel); }
 
-/// x [N, C, size...] -> [N, windows..., kernel..., C]
-Value windows_of(Value x, const Convolution& f) {
-  return windows(resized(channels_last(x), f.low, f.high, 0), f.kernel, f.stride, f.dilation);
-}
-
 /// The first spatial axis of an image by groups.
 int64_t first_place(const Convolution& f) { return f.groups == 1 || f.depthwise() ? 1 : 2; }
 /// [N, places..., C] -> [groups, N, places..., C / groups], of one group, or depthwise, as it is. Padding comes
@@ -36,6 +31,11 @@ Value by_groups(Value image, const Convolution& f) {
   split.back() /= f.groups, split.insert(split.end() - 1, f.groups);
   std::rotate(order.begin(), order.end() - 2, order.end() - 1);
   return permute(reshape(image, split), order);
+}
+/// x [N, C, size...] -> by groups [N, windows..., kernel..., C / groups]
+Value windows_of(Value x, const Convolution& f) {
+  const int64_t at = first_place(f);
+  return windows(resized(by_groups(channels_last(x), f), f.low, f.high, 0, at), f.kernel, f.stride, f.dilation, at);
 }
 /// [groups, N * places, C / groups] -> [N, places..., C]
 Value image_of_rows(Value rows, const Convolution& f, const Dims& places) {
@@ -48,10 +48,7 @@ Value image_of_rows(Value rows, const Convolution& f, const Dims& places) {
 Value rows_of(Value x, const Convolution& f) {
   const int64_t axes = f.axes();
   const Dims shape{f.groups, f.images * product(f.grid), product(f.kernel) * f.channels / f.groups};
-  if (!patches(f))
-    return reshape(windows(resized(by_groups(channels_last(x), f), f.low, f.high, 0, first_place(f)), f.kernel,
-                           f.stride, f.dilation, first_place(f)),
-                   shape);
+  if (!patches(f)) return reshape(windows_of(x, f), shape);
   Dims split{f.images, f.channels}, order{0};
   for (int64_t k = 0; k < axes; ++k)
     split.push_back(f.grid[k]), split.push_back(f.kernel[k]), order.push_back(2 + 2 * k);
@@ -95,10 +92,9 @@ Value depthwise_weight_gradient(Value dy, Value x, const Convolution& f, DType s
   const int64_t axes = f.axes();
   const Value of_taps = reshape(channels_last(dy), join({{f.images}, f.grid, Dims(axes, 1), {f.channels}}));
   // Of each image by itself first: what it sums over stays in a near cache from one tap to the next.
-  Value each = sum(cast(windows_of(x, f), sums) * cast(of_taps, sums), axes_from(1, axes),
-                   false);  // [N, kernel..., C]
+  Value each = sum(cast(windows_of(x, f), sums) * cast(of_taps, sums), axes_from(1, axes), false);  // [N, kernel..., C]
   const Value taps = sum(each, {0}, false);
-  return reshape(permute(taps, join({{axes}, axes_from(0, axes)})), join({{f.channels, 1}, f.kernel}));
+  return reshape(permute(taps, join({{axes}, all_axes(axes)})), join({{f.channels, 1}, f.kernel}));
 }
 
 // --- the gradient of the weight

@@ -2,9 +2,8 @@
 // movements they share.
 #pragma once
 #include <algorithm>
-#include <numeric>
 
-#include "frontend/formulas/value.h"
+#include "frontend/formulas/shapes.h"
 
 namespace trainc::formulas {
 
@@ -43,8 +42,7 @@ inline Value resized(Value x, const Dims& low, const Dims& high, double value, i
 inline Value windows(Value x, const Dims& kernel, const Dims& step, const Dims& dilation, int64_t at = 1) {
   WindowAttr attr{{}, kernel, step, dilation};
   const int64_t axes = kernel.size();
-  Dims order(at + axes);
-  std::iota(order.begin(), order.end(), 0);
+  Dims order = all_axes(at + axes);
   for (int64_t k = 0; k < axes; ++k) attr.axes.push_back(at + k), order.push_back(at + axes + 1 + k);
   order.push_back(at + axes);
   return permute(with(x, x.b->window(x.node, attr)), order);

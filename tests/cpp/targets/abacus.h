@@ -123,10 +123,10 @@ class Abacus : public runtime::Device {
     return {memory, on_rods(memory->data())};
   }
   void copy_in(void* device, const void* host, int64_t bytes) const override {
-    std::memcpy(on_host(device), host, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(on_host(device), host, static_cast<size_t>(bytes));
   }
   void copy_out(void* host, const void* device, int64_t bytes) const override {
-    std::memcpy(host, on_host(device), static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(host, on_host(device), static_cast<size_t>(bytes));
   }
 
  protected:

@@ -23,7 +23,7 @@ from trainc.torch.guards.state import TypeGuard
 from trainc.torch.run import framework_calls
 from trainc.torch.run.pool import Results
 from trainc.torch.run.spans import spans, step_name
-from trainc.torch.strided import is_apart, span
+from trainc.torch.strided import is_apart, once, span
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -196,10 +196,8 @@ def as_compiled(
         return tensor.to(dtype)  # a number: Dynamo traces random.random() as f32 and gives it as f64
     if tensor.dtype != dtype or tensor.shape != shape:
         raise RuntimeError(f"trainc: compiled for {dtype}{list(shape)}, called with {tensor.dtype}{list(tensor.shape)}")
-    # PyTorch writes to no element twice: one of those that share memory (an expanded operand that autocast narrowed) is copied
-    once = [slice(0, 1) if step == 0 else slice(None) for step in stride]
-    part = tensor[tuple(once)] if 0 in stride else tensor
-    copy = device.empty(tuple(part.shape), stride, dtype).copy_(part, non_blocking=True).expand(shape)
+    copy = device.empty(shape, stride, dtype)  # its elements may share memory: an expanded operand that autocast narrowed
+    once(copy, stride).copy_(once(tensor, stride), non_blocking=True)
     if not is_apart(shape, stride) and not copy.equal(tensor) and not tensor.isnan().any():
         raise InternalError(f"elements of {list(shape)} with strides {list(stride)} share memory; they are called to differ")
     return copy

@@ -80,7 +80,8 @@ struct Call {
 };
 
 void* make(const char* kind, void* owner = nullptr) {
-  void* p = new char;
+  static auto& made = *new std::vector<std::unique_ptr<char>>;  // kept, so that no two have one address
+  void* p = made.emplace_back(std::make_unique<char>()).get();
   state().live[p] = {kind, current.empty() ? nullptr : current.back(), owner};
   return p;
 }
