@@ -12,13 +12,16 @@ Without a GPU it says so and ends. `--rehearse` runs tiny models through all of 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -28,7 +31,7 @@ DOORS = {
     "eager": "eager", "inductor": "Inductor", "autotune": "Inductor, max-autotune", "trainc": "trainc, trainc.compile",
     "trainc-step": "trainc, train_step",
 }  # fmt: skip
-LONGEST = 8  # kernels told of
+LONGEST, MOST = 8, 60  # kernels told of, and written down
 
 
 # --- what is measured --------------------------------------------------------------------------------------------------
@@ -86,6 +89,28 @@ TINY = {"tiny": ("for a rehearsal", cases.tiny)}
 # --- one contestant, in a process of its own ---------------------------------------------------------------------------
 
 
+class Turns:
+    """Of contestants who run at once: they get ready beside each other (models are made, and compiled, by several cores), and
+    each measures while no other does anything, which one lock on a file says: shared by those who get ready, and not by who measures."""
+
+    def __init__(self, file: str | None):
+        self._lock = open(file, "a") if file else None  # noqa: SIM115: it is held until the process ends
+
+    def _wait_for(self, kind: int) -> None:
+        if self._lock:
+            fcntl.flock(self._lock, kind)
+
+    def get_ready(self) -> None:
+        self._wait_for(fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        self._wait_for(fcntl.LOCK_UN)
+        self._wait_for(fcntl.LOCK_EX)
+        yield
+        self._wait_for(fcntl.LOCK_UN)
+
+
 def stepper(door: str, workload: cases.Workload, kind: str, bf16: bool) -> tuple[Callable, object]:
     """(a training step of a batch, what trainc.explain takes)."""
     import torch
@@ -115,14 +140,16 @@ def stepper(door: str, workload: cases.Workload, kind: str, bf16: bool) -> tuple
     return step, about
 
 
-def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict:
+def contest(case: str, precision: str, door: str, steps: int, kind: str, turns: Turns) -> dict:
     """What a contestant did, as JSON can hold it."""
+    turns.get_ready()
     import torch
 
     torch.set_float32_matmul_precision("highest")  # strict fp32
     torch.manual_seed(cases.SEED)
-    workload = {**CASES, **TINY}[case][1]()
-    workload.model.train().to(kind)
+    with torch.device(kind):  # a billion random numbers take a CPU half a minute
+        workload = {**CASES, **TINY}[case][1]()
+    workload.model.train()
     wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
     batches = [{key: value.to(kind) for key, value in workload.batch(i).items()} for i in range(steps + 2)]
     step, about = stepper(door, workload, kind, precision == "bf16")
@@ -132,6 +159,19 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict
     wait()
     first = time.perf_counter() - start
     losses.append(step(batches[1]))  # what autotunes or records graphs does so again
+    wait()
+    if kind == "cuda":
+        torch.cuda.empty_cache()  # the others' room
+    with turns.alone():
+        return {"first": first, **measure(lambda batch: step(batch), batches, losses, kind, door, about)}
+
+
+def measure(step: Callable, batches: list[dict], losses: list, kind: str, door: str, about: object) -> dict:
+    import torch
+
+    wait = torch.cuda.synchronize if kind == "cuda" else lambda: None
+    for batch in batches[:2]:  # memory is there again
+        step(batch)
     wait()
     if kind == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -153,8 +193,9 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str) -> dict
         if on_gpu and not event.name.startswith(("Memcpy", "Memset")):
             spent.setdefault(event.name, []).append(event.device_time * 1e-6)
     return {
-        "seconds": seconds, **row, "first": first, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
+        "seconds": seconds, **row, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
         "launches": sum(map(len, spent.values())), "kernels": kernels_of(door, about, spent), "flops": flops_of(door, about),
+        "spent": sorted(((name[:120], len(each), sum(each)) for name, each in spent.items()), key=lambda row: -row[2])[:MOST],
     }  # fmt: skip
 
 
@@ -194,7 +235,7 @@ def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[
                 row["bytes"] += step["bytes"]
     for row in found.values():
         row["seconds"] = sum(spent.get(row["name"], []))
-    return sorted(found.values(), key=lambda row: -row["seconds"])[:LONGEST]
+    return sorted(found.values(), key=lambda row: -row["seconds"])[:MOST]
 
 
 def flops_of(door: str, about: object) -> dict[str, int]:
@@ -238,15 +279,16 @@ def peaks(kind: str) -> dict:
 # --- all of them -------------------------------------------------------------------------------------------------------
 
 
-def child(*words: str, patience: float) -> dict:
+def child(*words: str, patience: float, lock: str | None = None) -> dict:
     """What `gpu.py --child words` printed; {"died": why} where it did not come so far."""
-    command = [sys.executable, __file__, "--child", *words]
+    command = [sys.executable, __file__, "--child", *words, *(["--lock", lock] if lock else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
     except subprocess.TimeoutExpired:
         return {"died": f"no answer in {patience:.0f} s"}
     if done.returncode:
-        return {"died": (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:160]}
+        lines = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
+        return {"died": lines[-1][:300], "lines": lines[-40:]}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -277,7 +319,7 @@ def table(rows: list[dict], machine: dict) -> str:
             f"{title:46}{taken * 1e3:10.2f}{wall}{host}{spread:8.1%}{f'{base / taken:.2f}x' if base else '':>12}"
             f"{row['peak_bytes'] / 1e9:7.2f}{row['first']:10.1f}{row['launches']:10}  {losses}"
         )
-        for kernel in row["kernels"]:
+        for kernel in row["kernels"][:LONGEST]:
             if kernel["seconds"]:
                 floor = max(kernel["flops"] / machine[row["precision"]], kernel["bytes"] / machine["bytes"])
                 share = f"{floor / kernel['seconds']:6.1%} of the roofline"
@@ -296,7 +338,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=1800, help="seconds that a contestant may take (default: 1800)")
     parser.add_argument("--json", type=Path, default=Path("build/bench/cuda.json"), help="where the measurements go")
     parser.add_argument("--rehearse", action="store_true", help="tiny models on the CPU: only the program is tried")
+    beside = "contestants of a row that get ready at once; each is measured while no other does anything (default: 1)"
+    parser.add_argument("--beside", type=int, default=1, metavar="N", help=beside)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--lock", help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
 
@@ -309,7 +354,7 @@ def main() -> int:
             from common import Place
 
             Place()
-        made = peaks(kind) if what == "peaks" else contest(words[0], words[1], words[2], int(words[3]), kind)
+        made = peaks(kind) if what == "peaks" else contest(*words[:3], int(words[3]), kind, Turns(args.lock))
         print(json.dumps(made))
         return 0
     from trainc import _core
@@ -337,15 +382,21 @@ def main() -> int:
     cases.tokens_of(600 if args.rehearse else 50257)
     if "llama" in chosen:
         cases.tokens_of(32000)
-    rows = []
+    rows: list[dict] = []
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    lock = args.json.with_suffix(".lock")
     for case in chosen:
         for precision in args.precisions:
-            for door in args.contestants:
+            def contest_of(door: str, case=case, precision=precision) -> None:
                 print(f"{case} {precision} {DOORS[door]}", file=sys.stderr, flush=True)
-                found = child("contest", case, precision, door, str(args.steps), kind, patience=args.patience)
+                words = [case, precision, door, str(args.steps), kind]
+                found = child("contest", *words, patience=args.patience, lock=str(lock) if args.beside > 1 else None)
                 rows.append({"case": case, "precision": precision, "door": door, **found})
-                args.json.parent.mkdir(parents=True, exist_ok=True)
                 args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+
+            with ThreadPoolExecutor(args.beside) as pool:
+                list(pool.map(contest_of, args.contestants))
+            rows.sort(key=lambda row: (row["case"], row["precision"], args.contestants.index(row["door"])))
     print(table(rows, machine))
     return 0
 

@@ -77,6 +77,12 @@ class Place:
             self.where = device.get(torch.device("cuda", torch.cuda.current_device()))
         self.kind = KIND
 
+    def taken(self, graph: Any) -> Any:
+        """A graph that was traced on the CPU, as one of tensors there: where a plan's results lie is asked of it."""
+        for node in graph.nodes:
+            node.meta["device"] = self.where.torch
+        return graph
+
     def to(self, tensor: Any) -> Any:
         """The tensor there, lying in memory as it does here."""
         import torch

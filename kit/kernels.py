@@ -39,7 +39,7 @@ def check(case, place: Place, eager_here: bool) -> None:
     from trainc.torch.graph import wire
     from trainc.torch.run.executable import CoreExecutable
 
-    text = wire.graph_json(traced(case).graph, case.name, place.where)
+    text = wire.graph_json(place.taken(traced(case).graph), case.name, place.where)
     on = place.where.target()["device"]
     plan = CoreExecutable(_core.compile(text, case.name, CompileOptions.of(place.where).for_compiler(), None, None, on),
                           device=place.where)  # fmt: skip
@@ -98,7 +98,7 @@ def one(answer: Answer, *names: str) -> None:
 
 
 def table(answer: Answer) -> None:
-    workers = 1 if REHEARSE else max(1, min(8, (os.cpu_count() or 2) // 2))
+    workers = 1 if REHEARSE else max(1, min(12, (os.cpu_count() or 2) * 3 // 4))
     folder = WORK / "table"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

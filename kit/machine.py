@@ -56,7 +56,7 @@ def plan_of(place: Place, function, *inputs, name: str = "checked"):
     from trainc.torch.run.executable import CoreExecutable
 
     traced = make_fx(lambda *x: [function(*x)], tracing_mode="fake")(*[x.cpu() for x in inputs])
-    text = wire.graph_json(traced.graph, name, place.where)
+    text = wire.graph_json(place.taken(traced.graph), name, place.where)
     on = place.where.target()["device"]
     compiled = _core.compile(text, name, CompileOptions.of(place.where).for_compiler(), None, None, on)
     return CoreExecutable(compiled, device=place.where)
@@ -163,13 +163,15 @@ def full_memory(answer: Answer, place: Place) -> None:
 
     free, _ = torch.cuda.mem_get_info()
     held = torch.empty(free - (96 << 20), dtype=torch.uint8, device="cuda")
-    x = place.to(torch.ones(128, 128))
-    plan = plan_of(place, lambda x: torch.softmax(x, 0), x, name="full")
-    plan([x])
-    place.wait()
-    del held
-    gc.collect()
-    torch.cuda.empty_cache()
+    try:
+        x = place.to(torch.ones(128, 128))
+        plan = plan_of(place, lambda x: torch.softmax(x, 0), x, name="full")
+        plan([x])
+        place.wait()
+    finally:  # whoever comes next needs memory, whatever became of this
+        del held
+        gc.collect()
+        torch.cuda.empty_cache()
     answer.add(full_memory="loaded with 96 MiB left")
 
 

@@ -3,6 +3,7 @@ own with a limit of time, writes what each found as it goes, and prints a summar
 
     python kit/run.py --out results               what has not succeeded yet, until --seconds are over; again: goes on
     python kit/run.py --out results --only a4 b2  these parts, whatever was found before
+    python kit/run.py --beside 5                  up to five parts at once, of those that measure nothing
     python kit/run.py --rehearse                  the same on a stand-in for a GPU (tests/python/standin.py), with small sizes
 
 Needs Python with torch and transformers, nothing else; docs/cuda.md, "The kit". A part that fails does not stop the next."""
@@ -16,7 +17,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +35,7 @@ class Part:
     command: tuple[str, ...]  # after the interpreter
     limit: float = 300  # seconds
     rehearsed: bool = True  # also without a GPU
+    alone: bool = False  # it measures time, or wants all memory: nothing may run beside it
 
 
 def bench(case: str, precision: str, *contestants: str) -> tuple[str, ...]:
@@ -43,18 +47,18 @@ MEASURED = [("gpt2", "bf16"), ("gpt2", "fp32"), ("roberta", "bf16"), ("llama", "
             ("roberta", "fp32"), ("llama", "fp32"), ("vit", "fp32"), ("resnet50", "fp32")]  # fmt: skip
 
 PARTS = [
-    Part("a1", "the module is imported, or built here", ("kit/module.py",), 420),
-    Part("a2", "the machine, driver, context, NVRTC, cuBLASLt", ("kit/machine.py", "facts"), 120),
-    Part("a3", "streams, contexts, late errors, a lost device", ("kit/machine.py", "behaviour"), 240),
+    Part("a1", "the module is imported, or built here", ("kit/module.py",), 420, alone=True),
+    Part("a2", "the machine, driver, context, NVRTC, cuBLASLt", ("kit/machine.py", "facts"), 120, alone=True),
+    Part("a3", "streams, contexts, late errors, a lost device", ("kit/machine.py", "behaviour"), 240, alone=True),
     Part("a4", "the case table against eager", ("kit/kernels.py", "table"), 420),
     Part("a5", "kernels under compute-sanitizer", ("kit/kernels.py", "sanitize"), 420, rehearsed=False),
     Part("b1", "dropout's masks bit for bit", ("kit/training.py", "masks"), 240),
     Part("b2", "GPT-2 of two layers, ten steps, through each door", ("kit/training.py", "gpt2"), 420),
     *(Part(f"c{i}", f"{name}: the rule of losses", ("kit/training.py", "model", name), 300)
       for i, name in enumerate(("gpt2", "roberta", "llama", "vit"), 1)),
-    *(Part(f"d{i}", f"{case}, {precision}: a step's time", bench(case, precision, *QUICK), 470, rehearsed=i == 1)
+    *(Part(f"d{i}", f"{case}, {precision}: a step's time", bench(case, precision, *QUICK), 470, rehearsed=i == 1, alone=True)
       for i, (case, precision) in enumerate(MEASURED, 1)),
-    *(Part(f"e{i}", f"{case}, {precision}: Inductor's max-autotune", bench(case, precision, "autotune"), 470, rehearsed=False)
+    *(Part(f"e{i}", f"{case}, {precision}: Inductor's max-autotune", bench(case, precision, "autotune"), 470, rehearsed=False, alone=True)
       for i, (case, precision) in enumerate(MEASURED[:5], 1)),
 ]  # fmt: skip
 
@@ -70,14 +74,15 @@ def results(out: Path) -> dict[str, dict]:
     return found
 
 
-def environment(args: argparse.Namespace, work: Path) -> dict[str, str]:
+def environment(part: Part, args: argparse.Namespace, work: Path) -> dict[str, str]:
     paths = [ROOT / "python", ROOT / "tests" / "python", HERE]
     old = os.environ.get("PYTHONPATH", "")
     given = {
         "PYTHONPATH": os.pathsep.join([*map(str, paths), *filter(None, [old])]),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
         "TRAINC_CACHE_DIR": str(work / "cache"),
-        "KIT_WORK": str(work),
+        "KIT_WORK": str(work / f"of-{part.name}"),
         "KIT_REHEARSE": args.rehearse or "",
     }
     return {**os.environ, **given}
@@ -105,12 +110,13 @@ def run(command: list[str], limit: float, env: dict[str, str], log: Path) -> tup
 
 def perform(part: Part, most: float, args: argparse.Namespace, work: Path) -> dict:
     """Runs one part; what it found is its `facts`, and `error` is the first one with all that is needed to mend it."""
-    answer, log, env = work / f"{part.name}.json", work / f"{part.name}.log", environment(args, work)
+    answer, log, env = work / f"{part.name}.json", work / f"{part.name}.log", environment(part, args, work)
     answer.unlink(missing_ok=True)
     log.unlink(missing_ok=True)
+    Path(env["KIT_WORK"]).mkdir(exist_ok=True)
     command = [sys.executable, *part.command]
     if part.command[0].startswith("bench"):
-        command += ["--json", str(answer)]
+        command += ["--json", str(answer), "--beside", str(args.beside)]
         if args.rehearse:
             command += ["--rehearse", "--steps", "1", *(["--contestants", "trainc", "eager"] if args.rehearse == "short" else [])]
     else:
@@ -139,9 +145,20 @@ def perform(part: Part, most: float, args: argparse.Namespace, work: Path) -> di
         narrow = [*([watcher, "--tool", "memcheck"] if watcher else []), sys.executable, *again, "--answer", str(answer)]
         second = work / f"{part.name}.again.log"
         second.unlink(missing_ok=True)
-        run(narrow, 100, {**env, "CUDA_LAUNCH_BLOCKING": "1"}, second)
+        run(narrow, min(100, limit / 3), {**env, "CUDA_LAUNCH_BLOCKING": "1"}, second)
         row["again"] = second.read_text(errors="replace").splitlines()[-80:]
     return row
+
+
+def groups(parts: list[Part]) -> list[list[Part]]:
+    """In their order, those that may run beside each other together."""
+    found: list[list[Part]] = []
+    for part in parts:
+        if found and not part.alone and not found[-1][-1].alone:
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return found
 
 
 def measured(row: dict) -> str:
@@ -187,6 +204,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where results are written, and looked for")
     parser.add_argument("--also", type=Path, help="a folder that gets a copy of them after each part")
     parser.add_argument("--only", nargs="+", metavar="PART", help="parts by name, or all of a letter")
+    parser.add_argument("--beside", type=int, default=1, metavar="N", help="parts at once, where nothing is measured (default: 1)")
     parser.add_argument("--seconds", type=float, default=570, help="no part begins that could end later (default: 570)")
     parser.add_argument("--limit", type=float, default=480, help="seconds that a part has at most (default: 480)")
     parser.add_argument("--rehearse", nargs="?", const="short", choices=["short", "long"], help="without a GPU")
@@ -204,24 +222,29 @@ def main(words: list[str] | None = None) -> int:
         chosen = [part for part in chosen if part.name[0] != "c"]
     if args.only:
         chosen = [part for part in chosen if part.name in args.only or part.name[0] in args.only]
-    for part in chosen:
-        if not args.only and found.get(part.name, {}).get("ok"):
-            continue
+    writing = threading.Lock()
+
+    def carry_out(part: Part) -> None:
         left = args.seconds - (time.monotonic() - start)
         if left < 45:
-            print(f"{part.name} and what follows: no time left; the same command goes on", flush=True)
-            break
+            print(f"{part.name}: no time left; the same command goes on", flush=True)
+            return
         print(f"{part.name}: {part.what} ...", flush=True)
-        found[part.name] = row = perform(part, min(args.limit, left - 10), args, work)
-        print(f"{part.name}: {'ok' if row['ok'] else 'FAILED: ' + first_words(row)} ({row['seconds']} s)", flush=True)
-        with (out / f"{part.name[0]}.jsonl").open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-        full = "\n".join(summary(found, PARTS, None))
-        (out / "summary.txt").write_text(full + "\n")
-        if args.also:
-            args.also.mkdir(parents=True, exist_ok=True)
-            for file in [*out.glob("?.jsonl"), out / "summary.txt"]:
-                shutil.copy(file, args.also)
+        row = perform(part, min(args.limit, left - 10), args, work)
+        with writing:
+            found[part.name] = row
+            print(f"{part.name}: {'ok' if row['ok'] else 'FAILED: ' + first_words(row)} ({row['seconds']} s)", flush=True)
+            with (out / f"{part.name[0]}.jsonl").open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+            (out / "summary.txt").write_text("\n".join(summary(found, PARTS, None)) + "\n")
+            if args.also:
+                args.also.mkdir(parents=True, exist_ok=True)
+                for file in [*out.glob("?.jsonl"), out / "summary.txt"]:
+                    shutil.copy(file, args.also)
+
+    for group in groups([part for part in chosen if args.only or not found.get(part.name, {}).get("ok")]):
+        with ThreadPoolExecutor(args.beside) as pool:
+            list(pool.map(carry_out, group))
     print("\n" + "\n".join(summary(found, chosen)))
     return 0 if all(found.get(part.name, {}).get("ok") for part in chosen) else 1
 

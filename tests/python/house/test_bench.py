@@ -290,7 +290,7 @@ def test_what_is_measured_on_a_gpu():
 
 def rehearsed(door):
     cases.tokens_of(600)
-    found = json.loads(json.dumps(gpu.contest("tiny", "fp32", door, 1, "cpu")))
+    found = json.loads(json.dumps(gpu.contest("tiny", "fp32", door, 1, "cpu", gpu.Turns(None))))
     assert len(found["seconds"]) == 1 and len(found["losses"]) == 4 and found["launches"] == 0 and found["wall"] > 0
     assert bool(found["kernels"]) == (door != "eager")
     return found["losses"]
@@ -301,6 +301,22 @@ def test_a_rehearsal_on_the_cpu(monkeypatch):
     wanted = pytest.approx(rehearsed("eager"), rel=1e-5)
     assert rehearsed("trainc") == wanted
     assert rehearsed("trainc-step") == wanted
+
+
+def test_contestants_are_measured_one_at_a_time(tmp_path):
+    """While one measures, none gets ready and none measures; getting ready, they are not in each other's way."""
+    code = (
+        "import sys, time, gpu; turns = gpu.Turns(sys.argv[1]); say = lambda word: print(word, time.monotonic())\n"
+        "turns.get_ready(); say('ready'); time.sleep(0.3); say('made')\n"
+        "with turns.alone(): say('begins'); time.sleep(0.2); say('ends')\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "lock"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=BENCH) for _ in range(3)]
+    told = [dict(line.split() for line in process.communicate()[0].splitlines()) for process in running]
+    spans = [(float(t[start]), float(t[end]), start) for t in told for start, end in (("ready", "made"), ("begins", "ends"))]
+    for begin, end, what in spans:
+        if what == "begins":
+            assert all(b >= end or e <= begin for b, e, _ in spans if (b, e) != (begin, end)), spans
 
 
 def test_the_table_of_a_gpu():

@@ -44,7 +44,7 @@ def test_parts_run_on_a_stand_in(tmp_path):
 
 def test_a_rehearsed_benchmark_compiles_for_the_stand_in(tmp_path):
     """The kit's module has no compiler for CPUs."""
-    env = kit.environment(kit.arguments(["--rehearse"]), tmp_path) | {"TRAINC_DUMP": "plan", "TRAINC_DUMP_DIR": str(tmp_path)}
+    env = kit.environment(kit.PARTS[0], kit.arguments(["--rehearse"]), tmp_path) | {"TRAINC_DUMP": "plan", "TRAINC_DUMP_DIR": str(tmp_path)}
     command = [sys.executable, ROOT / "bench" / "gpu.py", "--child", "contest", "tiny", "bf16", "trainc", "1", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
@@ -81,6 +81,30 @@ def test_a_part_that_fails_stops_no_other(parts, capsys):
     text = capsys.readouterr().out
     assert "The first error, of a1:\nkernel rows: CUDA, launching it: 701\nrows.cu" in text and "all is well" in text
     assert (parts / "summary.txt").exists()
+
+
+def test_parts_that_measure_nothing_run_beside_each_other(monkeypatch, tmp_path):
+    """Each of two waits for the other; the one that wants to be alone sees neither at work."""
+    (tmp_path / "meet.py").write_text(
+        "import pathlib, sys, time\n"
+        "here, mine, other = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
+        "(here / mine).touch()\n"
+        "while not (here / other).exists(): time.sleep(0.01)\n"
+        "(here / f'{mine}.over').touch()\n"
+    )
+    (tmp_path / "alone.py").write_text(
+        "import pathlib, sys\nassert len(list(pathlib.Path(sys.argv[1]).glob('*.over'))) == int(sys.argv[2])\n"
+    )
+    meet, alone = str(tmp_path / "meet.py"), str(tmp_path / "alone.py")
+    parts = [
+        kit.Part("a0", "before them", (alone, str(tmp_path), "0"), 20, alone=True),
+        kit.Part("a1", "one", (meet, str(tmp_path), "x", "y"), 20),
+        kit.Part("b1", "the other", (meet, str(tmp_path), "y", "x"), 20),
+        kit.Part("b2", "after them", (alone, str(tmp_path), "2"), 20, alone=True),
+    ]
+    monkeypatch.setattr(kit, "PARTS", parts)
+    assert [[part.name for part in group] for group in kit.groups(parts)] == [["a0"], ["a1", "b1"], ["b2"]]
+    assert kit.main(["--rehearse", "--out", str(tmp_path / "results"), "--beside", "2"]) == 0
 
 
 def test_it_goes_on_where_it_was(parts, tmp_path, capsys):

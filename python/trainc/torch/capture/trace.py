@@ -183,6 +183,7 @@ def tracing(compiling: bool = True):
         stack.enter_context(checkpoints.marked())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
+        stack.enter_context(_masks_as_eager_has_them())
         yield
 
 
@@ -208,6 +209,20 @@ def _causal_where_said(mask: torch.Tensor | None, is_causal: bool | None = None,
     """PyTorch's transformer layers look into a mask to find that it is the causal one, which only chooses a faster kernel. A
     trace knows no values: the mask is applied, whatever it holds."""
     return is_causal is True
+
+
+@contextlib.contextmanager
+def _masks_as_eager_has_them():
+    """Under a compiler, Hugging Face's models write out the causal mask, or one that hides nothing, which eager leaves to attention's
+    own flag: whether there is padding could be read off values. Where no padding is given, nothing is to be read, and on a GPU it
+    decides which fused attention is called, how fast it is (half of the products), and which masks its dropout draws."""
+    module = sys.modules.get("transformers.masking_utils")
+    asks = getattr(module, "is_tracing", None)
+    if asks is None or not torch.cuda.is_initialized():
+        yield
+        return
+    with patched(module, "is_tracing", lambda tensor=None: tensor is not None and asks(tensor)):
+        yield
 
 
 @contextlib.contextmanager

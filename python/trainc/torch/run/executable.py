@@ -203,6 +203,20 @@ def as_compiled(
     return copy
 
 
+# Where a GPU's fused attention has drawn a mask, its backward reads the generator's seed and offset on the host: eager's forward left
+# them there (PyTorch's Note [Seed and Offset Device]; FlashAttention's and cuDNN's lie on the GPU). A plan has all values where it runs.
+_READ_ON_THE_HOST = ("aten._scaled_dot_product_efficient_attention_backward", "aten._efficient_attention_backward")
+
+
+def _with_state_on_the_host(op: Any, args: list[Any]) -> list[Any]:
+    if str(getattr(op, "overloadpacket", "")) not in _READ_ON_THE_HOST:
+        return args
+    given = {argument.name: arg for argument, arg in zip(op._schema.arguments, args, strict=False)}
+    if given["dropout_p"]:
+        given |= {name: given[name].cpu() for name in ("philox_seed", "philox_offset")}
+    return list(given.values())
+
+
 class ExternCall:
     """An operation that PyTorch runs inside a plan."""
 
@@ -247,6 +261,7 @@ class ExternCall:
         """What the operation gives, of tensors for the plan's memory."""
         args = wire.parse_argument(self._args, inputs)
         kwargs = {key: wire.parse_argument(arg, inputs) for key, arg in self._kwargs.items()}
+        args = _with_state_on_the_host(self._op, args)
         with compat.DisableAutocast():  # dtypes are the plan's, whatever the user's autocast says
             return self._op(*args, **kwargs)
 
