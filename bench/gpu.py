@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,10 @@ LONGEST, MOST = 8, 60  # kernels told of, and written down
 # --- what is measured --------------------------------------------------------------------------------------------------
 
 
+# a first forward would set it, which train_step refuses
+ONE_LABEL = {"problem_type": "single_label_classification"}
+
+
 def gpt2() -> cases.Workload:
     return cases._gpt2(16, 1024)
 
@@ -45,7 +50,8 @@ def roberta() -> cases.Workload:
     import torch
     from transformers import RobertaConfig, RobertaForSequenceClassification
 
-    config = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_labels=2)
+    sizes = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    config = RobertaConfig(**sizes, num_labels=2, **ONE_LABEL)
     words = cases._text(50257, 64, 512)
 
     def batch_of(step: int) -> dict:
@@ -67,13 +73,13 @@ def llama() -> cases.Workload:
 def resnet50() -> cases.Workload:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return cases.Workload(ResNetForImageClassification(ResNetConfig(num_labels=1000)), cases._images(128, 224, 1000))
+    return cases.Workload(ResNetForImageClassification(ResNetConfig(num_labels=1000, **ONE_LABEL)), cases._images(128, 224, 1000))
 
 
 def vit() -> cases.Workload:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return cases.Workload(ViTForImageClassification(ViTConfig(num_labels=1000)), cases._images(64, 224, 1000))
+    return cases.Workload(ViTForImageClassification(ViTConfig(num_labels=1000, **ONE_LABEL)), cases._images(64, 224, 1000))
 
 
 CASES: dict[str, tuple[str, Callable[[], cases.Workload]]] = {
@@ -91,20 +97,26 @@ TINY = {"tiny": ("for a rehearsal", cases.tiny)}
 
 class Turns:
     """Of contestants who run at once: they get ready beside each other (models are made, and compiled, by several cores), and
-    each measures while no other does anything, which one lock on a file says: shared by those who get ready, and not by who measures."""
+    each measures while no other does anything, which a lock on a file says: shared by those who get ready, not by who measures.
+    Who is not ready in time is ended, or the others would wait for it. (A record lock: Inductor's own processes, which may live
+    longer, do not inherit it.)"""
 
-    def __init__(self, file: str | None):
-        self._lock = open(file, "a") if file else None  # noqa: SIM115: it is held until the process ends
+    def __init__(self, file: str | None, patience: float = 0):
+        self._lock = open(file, "a+") if file else None  # noqa: SIM115: it is held until the process ends
+        self._patience = patience
 
     def _wait_for(self, kind: int) -> None:
         if self._lock:
-            fcntl.flock(self._lock, kind)
+            fcntl.lockf(self._lock, kind)
 
     def get_ready(self) -> None:
         self._wait_for(fcntl.LOCK_SH)
+        if self._lock:
+            signal.setitimer(signal.ITIMER_REAL, self._patience)  # SIGALRM ends the process, whatever it is in
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self._wait_for(fcntl.LOCK_UN)
         self._wait_for(fcntl.LOCK_EX)
         yield
@@ -195,6 +207,7 @@ def measure(step: Callable, batches: list[dict], losses: list, kind: str, door: 
     return {
         "seconds": seconds, **row, "peak_bytes": peak, "losses": [loss.item() for loss in losses],
         "launches": sum(map(len, spent.values())), "kernels": kernels_of(door, about, spent), "flops": flops_of(door, about),
+        "notes": notes_of(door, about),
         "spent": sorted(((name[:120], len(each), sum(each)) for name, each in spent.items()), key=lambda row: -row[2])[:MOST],
     }  # fmt: skip
 
@@ -236,6 +249,15 @@ def kernels_of(door: str, about: object, spent: dict[str, list[float]]) -> list[
     for row in found.values():
         row["seconds"] = sum(spent.get(row["name"], []))
     return sorted(found.values(), key=lambda row: -row["seconds"])[:MOST]
+
+
+def notes_of(door: str, about: object) -> list[str]:
+    """What trainc's plans say of themselves: CUDA graphs, and what was not recorded."""
+    from trainc.base import records
+
+    if not door.startswith("trainc"):
+        return []
+    return sorted({note for record in records.of(about) for report in record.reports() for note in report["notes"]})
 
 
 def flops_of(door: str, about: object) -> dict[str, int]:
@@ -281,11 +303,14 @@ def peaks(kind: str) -> dict:
 
 def child(*words: str, patience: float, lock: str | None = None) -> dict:
     """What `gpu.py --child words` printed; {"died": why} where it did not come so far."""
-    command = [sys.executable, __file__, "--child", *words, *(["--lock", lock] if lock else [])]
+    command = [sys.executable, __file__, "--child", *words, "--patience", str(patience), *(["--lock", lock] if lock else [])]
+    turns = 3 if lock else 1  # it waits for the others to be ready, and to have measured
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=turns * patience)
     except subprocess.TimeoutExpired:
-        return {"died": f"no answer in {patience:.0f} s"}
+        return {"died": f"no answer in {turns * patience:.0f} s"}
+    if done.returncode == -signal.SIGALRM:
+        return {"died": f"it was not ready in {patience:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
         return {"died": lines[-1][:300], "lines": lines[-40:]}
@@ -354,7 +379,7 @@ def main() -> int:
             from common import Place
 
             Place()
-        made = peaks(kind) if what == "peaks" else contest(*words[:3], int(words[3]), kind, Turns(args.lock))
+        made = peaks(kind) if what == "peaks" else contest(*words[:3], int(words[3]), kind, Turns(args.lock, args.patience))
         print(json.dumps(made))
         return 0
     from trainc import _core
@@ -384,7 +409,7 @@ def main() -> int:
         cases.tokens_of(32000)
     rows: list[dict] = []
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    lock = args.json.with_suffix(".lock")
+    lock = args.lock or args.json.with_suffix(".lock")
     for case in chosen:
         for precision in args.precisions:
             def contest_of(door: str, case=case, precision=precision) -> None:

@@ -89,7 +89,7 @@ class Place:
 
         if not tensor.untyped_storage().nbytes():
             return tensor.to(self.kind)
-        flat = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        flat = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(tensor.untyped_storage())
         return flat.to(self.kind, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def wait(self) -> None:

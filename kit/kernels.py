@@ -13,6 +13,15 @@ from pathlib import Path
 import common
 from common import REHEARSE, ROOT, WORK, Answer, Place
 
+# The CPU's own fused attention; and what eager gives otherwise on a GPU than on a CPU, for which these cases were written: saved
+# statistics of BatchNorm in evaluation, the weight of a loss that is not reduced, NaN's gradient of hardswish, statistics of
+# LayerNorm in bf16, integer products (it has none).
+NOT_THERE = (
+    "flash/", "flash_backward/", "batch_norm/False", "batch_norm_backward/False rank 2", "nll_loss2d/0 ",
+    "hardswish_backward/special", "native_layer_norm/bf16", "mm/i64",
+)  # fmt: skip
+# They make tensors of their own, on the CPU.
+ON_THE_CPU = ("empty", "empty_strided", "index_copy", "scatter.src")
 MORE_ULPS, MORE_SLACK = 8, 4  # beyond a case's own bound: CUDA's functions are a few units from exact, and so are eager's
 WATCHED = 480  # seconds of part a5, all tools together
 
@@ -21,7 +30,8 @@ def cases() -> list:
     """Those that draw no random numbers; for a rehearsal, a few of all kinds."""
     from op_cases import CASES
 
-    drawn = [case for case in CASES if case.masks is None]
+    there = [case for case in CASES if not case.name.startswith(NOT_THERE) and case.name not in ON_THE_CPU]
+    drawn = [case for case in there if case.masks is None]
     if not REHEARSE:
         return drawn
     few = ("exp", "sum/", "mean/dtype", "amax", "mm", "cumsum", "gather", "add.Tensor", "var.dim")
@@ -67,6 +77,9 @@ def work(answer: Answer, part: str, of: str, record: str) -> None:
     begun = {json.loads(line)["case"] for line in file.read_text().splitlines()} if file.exists() else set()
     place = Place()
     common.dump_kernels()
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False  # eager's convolutions are in TF32 otherwise
     with file.open("a", buffering=1) as stream:
         for case in cases()[int(part) :: int(of)]:
             if case.name in begun:

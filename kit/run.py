@@ -58,7 +58,7 @@ PARTS = [
       for i, name in enumerate(("gpt2", "roberta", "llama", "vit"), 1)),
     *(Part(f"d{i}", f"{case}, {precision}: a step's time", bench(case, precision, *QUICK), 470, rehearsed=i == 1, alone=True)
       for i, (case, precision) in enumerate(MEASURED, 1)),
-    *(Part(f"e{i}", f"{case}, {precision}: Inductor's max-autotune", bench(case, precision, "autotune"), 470, rehearsed=False, alone=True)
+    *(Part(f"e{i}", f"{case}, {precision}: Inductor's max-autotune", bench(case, precision, "autotune"), 470, False, alone=True)
       for i, (case, precision) in enumerate(MEASURED[:5], 1)),
 ]  # fmt: skip
 
@@ -204,7 +204,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where results are written, and looked for")
     parser.add_argument("--also", type=Path, help="a folder that gets a copy of them after each part")
     parser.add_argument("--only", nargs="+", metavar="PART", help="parts by name, or all of a letter")
-    parser.add_argument("--beside", type=int, default=1, metavar="N", help="parts at once, where nothing is measured (default: 1)")
+    beside = "parts at once, where nothing is measured (default: 1)"
+    parser.add_argument("--beside", type=int, default=1, metavar="N", help=beside)
     parser.add_argument("--seconds", type=float, default=570, help="no part begins that could end later (default: 570)")
     parser.add_argument("--limit", type=float, default=480, help="seconds that a part has at most (default: 480)")
     parser.add_argument("--rehearse", nargs="?", const="short", choices=["short", "long"], help="without a GPU")

@@ -28,6 +28,9 @@ constexpr int64_t kPicked = 64;
 // little beside this many operations; but the code generator's time for one function grows with the square of its
 // length. Layers of a network have up to 300: attention's backward.
 constexpr int64_t kLargestKernel = 1000;
+// Tensors of one size that a device's kernel makes. Its threads hold 16 bytes of each, and of what they are made of, at
+// a time: beyond that, so few threads fit that memory waits for them.
+constexpr int64_t kMostMade = 8;
 // Groups that become one matmul chain: attention's backward has six.
 constexpr size_t kMostChained = 16;
 // Sums over columns that may be one loop are looked for among so many that read the same: what shares it is made close

@@ -50,7 +50,7 @@ constexpr int64_t kElementsOfThread = 4;
 // ... and no more than this; so many are read or written by one access, at most.
 constexpr int64_t kWideElements = 8;
 // Elements that a thread holds in registers for accesses of 16 bytes, of all buffers of a loop together.
-constexpr int64_t kWideRegisters = 64;
+constexpr int64_t kWideRegisters = 128;
 // Blocks for each multiprocessor of the target from which on there are many.
 constexpr int64_t kManyBlocks = 2;
 // Columns up to which a row's block has one thread a column.

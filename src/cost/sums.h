@@ -28,7 +28,7 @@ constexpr int64_t kLeastTerms = 16;
 
 // --- scatters on a device
 // Threads a multiprocessor that places are dealt to: each goes through all sources.
-constexpr int64_t kScatterThreads = 512;
+constexpr int64_t kScatterThreads = 2048;
 // Sources whose places a thread reads at a time, where a block has found out which are of its part.
 constexpr int64_t kSourcesAtOnce = 8;
 // Sources a place that a part of a scatter has at least, where the parts have places of their own.

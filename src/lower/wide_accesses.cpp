@@ -27,8 +27,9 @@ class Widening {
 
   /// The loop over groups; nothing where the list in the header has a reason.
   Stmt run() {
+    find_reduced(loop_.body[0]);
     Stmt body = statement(loop_.body[0]);
-    if (!fits_ || groups_.empty()) return nullptr;
+    if (!fits_ || groups_.empty() || !body) return nullptr;
     std::vector<Stmt> all = before_;
     all.push_back(for_loop(LoopKind::Unroll, lane_, integer(lanes_), body));
     all.insert(all.end(), after_.begin(), after_.end());
@@ -37,14 +38,23 @@ class Widening {
 
  private:
   int64_t extent_of(const StmtNode& loop) const {
-    const int64_t known = nest_.vars[static_cast<size_t>(loop.var)].extent;
-    return known < 0 ? -1 : known / lanes_;
+    int64_t most = nest_.vars[static_cast<size_t>(loop.var)].extent;
+    if (const Range r = range_of(loop.extent); most < 0 && r.known) most = r.high;
+    return most < 0 ? -1 : most / lanes_;
   }
 
   std::optional<Neighbours> split(const Expr& e) const {
     return split_lanes(e, {loop_.var, nest_.var(group_) * lanes_, lanes_, inner_});
   }
   bool varies(const Expr& e) const { return depends_on(e, loop_.var, inner_); }
+  bool reads_stored(const Expr& e) const {
+    return (e->kind == ExprKind::Load && stored_.contains(e->id)) ||
+           std::ranges::any_of(e->args, [&](const Expr& a) { return reads_stored(a); });
+  }
+  void find_reduced(const Stmt& s) {
+    if (s->kind == StmtKind::Reduce) reduced_.insert(s->local);
+    for (const Stmt& inner : s->body) find_reduced(inner);
+  }
 
   /// The registers that hold a group of `buffer` from `index` on; -1 where it is no group.
   int registers(int buffer, const Neighbours& at, bool written) {
@@ -72,6 +82,8 @@ class Widening {
       if (!varies(e)) return e;
       const std::optional<Neighbours> at =
           e->args.size() == 1 && !stored_.contains(e->id) ? split(e->args[0]) : std::nullopt;
+      if (at && at->step == 0 && !nest_.buffers[static_cast<size_t>(e->id)].bits)  // one element for the whole group
+        return made_[e.get()] = nest_.load(e->id, at->rest);
       const int held = at && nest_.buffers[static_cast<size_t>(e->id)].over < 0 ? registers(e->id, *at, false) : -1;
       fits_ &= held >= 0;
       return made_[e.get()] = held >= 0 ? nest_.load(held, nest_.var(lane_)) : e;
@@ -86,13 +98,19 @@ class Widening {
     return changed;
   }
 
+  /// nullptr: nothing is left of it for a lane.
   Stmt statement(const Stmt& s) {
     auto made = std::make_shared<StmtNode>(*s);
     switch (s->kind) {
       case StmtKind::Block:
         for (Stmt& inner : made->body) inner = statement(inner);
+        std::erase_if(made->body, [](const Stmt& inner) { return inner == nullptr; });
         break;
       case StmtKind::Let:
+        if (!varies(s->value) && !reduced_.contains(s->local) && !reads_stored(s->value)) {
+          before_.push_back(s);  // all lanes share it, and groups may begin where it says
+          return nullptr;
+        }
         inner_.insert(s->local);
         made->value = expr(s->value);
         break;
@@ -131,7 +149,8 @@ class Widening {
   Replacement element_;
   std::vector<Group> groups_;
   std::vector<Stmt> before_, after_;
-  std::set<int> inner_, stored_;  // locals that the body binds; buffers that it has stored to
+  // locals that the body binds to a value a lane, and those that it adds to; buffers that it has stored to
+  std::set<int> inner_, reduced_, stored_;
   std::map<const ExprNode*, Expr> made_;
   bool fits_ = true;
 };
@@ -156,7 +175,8 @@ class Nest {
   Stmt thread_loop(const Stmt& s) {
     const int64_t extent = nest_.vars[static_cast<size_t>(s->var)].extent;
     const int64_t most = s->extent->kind == ExprKind::Int ? s->extent->int_value : extent;
-    const int64_t widest = widest_of(*s->body[0]);
+    std::set<int> locals;
+    const int64_t widest = widest_of(*s->body[0], s->var, locals);
     if (widest == 0) return s;
     for (int64_t lanes = std::min<int64_t>(kCopyBytes / widest, cost::kWideElements); lanes >= 2; lanes /= 2) {
       if (most >= 0 && 2 * (most / lanes) < nest_.threads) continue;
@@ -175,8 +195,9 @@ class Nest {
     return s;
   }
 
-  /// Bytes of the widest element that lies in memory; 0: there is none.
-  int64_t widest_of(const StmtNode& s) const {
+  /// Bytes of the widest element that lies in memory and is another one for the next iteration of `var`; 0: there is
+  /// none. `locals`: bound to values that depend on it.
+  int64_t widest_of(const StmtNode& s, int var, std::set<int>& locals) const {
     int64_t widest = 0;
     const auto meet = [&](int b) {
       const Buffer& buffer = nest_.buffers[static_cast<size_t>(b)];
@@ -185,12 +206,13 @@ class Nest {
     std::set<const ExprNode*> seen;
     const auto expression = [&](const auto& self, const Expr& e) -> void {
       if (!e || !seen.insert(e.get()).second) return;
-      if (e->kind == ExprKind::Load) meet(e->id);
+      if (e->kind == ExprKind::Load && depends_on(e, var, locals)) meet(e->id);
       for (const Expr& a : e->args) self(self, a);
     };
     expression(expression, s.value);
+    if (s.kind == StmtKind::Let && depends_on(s.value, var, locals)) locals.insert(s.local);
     if (s.kind == StmtKind::Store) meet(s.buffer);
-    for (const Stmt& inner : s.body) widest = std::max(widest, widest_of(*inner));
+    for (const Stmt& inner : s.body) widest = std::max(widest, widest_of(*inner, var, locals));
     return widest;
   }
 

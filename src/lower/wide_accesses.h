@@ -9,8 +9,8 @@ namespace trainc::lower {
 /// A Thread loop stays as it is
 ///   1. whose body is more than Lets, Stores, Reduces and Checks;
 ///   2. that loads a buffer after it has stored to it, or an argument that may be another's memory;
-///   3. where some element of memory that differs from iteration to iteration does not lie beside the next one's, or
-///      where a group might begin at no multiple of its size;
+///   3. where some element of memory that differs within a group does not lie beside the next one's, or where a group
+///      might begin at no multiple of its size;
 ///   4. whose groups would leave more than half of the threads without one.
 /// The order of a sum is a thread's groups one by one: it depends on the extent and on dtypes alone.
 loop::LoopNest widen_accesses(loop::LoopNest);

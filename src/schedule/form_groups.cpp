@@ -132,6 +132,7 @@ Refusal Groups::refuse_join(const Node* n, int g, bool sum, int64_t own_rows, in
     return kOtherSize;
   }
   if (!fits(work_[g] + work_of(n), domain.columns)) return kTooLarge;
+  if (!few({g}, all, n->type.numel() == all)) return kTooMany;
   if (!aligned(n, g, domain.rows, domain.columns)) return kUnaligned;
   if (domain.columns != to.columns)
     for (const Node* v : to.values)
@@ -151,6 +152,7 @@ Refusal Groups::unite(int a, int b) {
     return "their rows differ in length";
   if (groups_[a].columns == 1) return "they would share nothing but the loop";
   if (!fits(work_[a] + work_[b], groups_[a].columns)) return kTooLarge;
+  if (!few({a, b}, groups_[a].rows * groups_[a].columns)) return kTooMany;
   for (int g : {a, b})
     for (const Node* v : groups_[g].values)
       for (int other : {a, b})

@@ -24,6 +24,13 @@ bool Groups::fits(const Work& work, int64_t columns) const {
   return work.operations * (again ? std::max<int64_t>(1, work.sums) : 1) <= cost::kLargestKernel;
 }
 
+bool Groups::few(std::initializer_list<int> groups, int64_t elements, int64_t more) const {
+  if (fuse_chains_) return true;  // a CPU's
+  for (int g : groups)
+    more += std::ranges::count_if(groups_[g].values, [&](const Node* v) { return v->type.numel() == elements; });
+  return more <= cost::kMostMade;
+}
+
 std::vector<int> Groups::before(const Node* n) const {
   std::vector<int> groups;
   for (const Read& r : reads_.at(n))

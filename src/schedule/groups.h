@@ -19,6 +19,7 @@ namespace trainc::schedule {
 // Why something is not done, for a remark; nullptr: nothing speaks against it.
 using Refusal = const char*;
 constexpr Refusal kTooLarge = "the kernel would hold too much work",
+                  kTooMany = "a device's kernel would make too many tensors at once",
                   kUnaligned = "it reads other elements than the one at its place",
                   kCircle = "another kernel must run between them",
                   kOtherSize = "they have different numbers of elements";
@@ -61,6 +62,8 @@ class Groups {
   /// Whether that much work over rows of so many columns is code for one kernel. Values that are not kept from one
   /// loop over the columns to the next are computed again in each.
   bool fits(const Work&, int64_t columns) const;
+  /// Whether rows of so many elements in all are made of these groups, and of `more` values, by a device's threads.
+  bool few(std::initializer_list<int> groups, int64_t elements, int64_t more = 0) const;
   /// Whether `n` reads of group g, if anything, the element (or row) at its own place alone.
   bool aligned(const Node* n, int g, int64_t rows, int64_t columns) const;
   /// Makes groups one: that of the lowest number.

@@ -111,8 +111,16 @@ class Cuda(Host):
     # -- what is asked of torch.cuda ----------------------------------------------------------------------------------
 
     def stream(self) -> int:
-        """The framework's current stream, a CUstream."""
-        if torch.cuda.is_current_stream_capturing():
+        """The framework's current stream, a CUstream. UserError where the GPU was lost: PyTorch hears of it first."""
+        try:
+            captures = torch.cuda.is_current_stream_capturing()
+        except RuntimeError as error:
+            words = str(error).splitlines()[0]
+            raise UserError(
+                f"PyTorch can no longer ask the GPU for anything ({words}): a kernel that was queued before did it, and its "
+                "context is lost. Restart the process; CUDA_LAUNCH_BLOCKING=1 names the kernel"
+            ) from error
+        if captures:
             raise UserError("trainc's plans cannot be recorded in a CUDA graph of yours: they are CUDA graphs already")
         return torch.cuda.current_stream(self.torch).cuda_stream
 

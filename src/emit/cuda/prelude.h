@@ -14,8 +14,14 @@ typedef unsigned long long u64;
 #define INLINE static __device__ __forceinline__
 INLINE float bf16_to_f32(bf16 x) { return __uint_as_float((unsigned)x << 16); }
 INLINE bf16 f32_to_bf16(float x) {
+#ifdef __CUDA_ARCH__  // one instruction, to nearest even
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
+  return r;
+#else
   const unsigned bits = __float_as_uint(x);
   return x != x ? (bf16)(bits >> 16 | 0x40) : (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
 }
 // A NaN wins; of two equal ones the second (0.0 and -0.0).
 template <class T> INLINE T greater(T a, T b) { return a != a || a > b ? a : b; }

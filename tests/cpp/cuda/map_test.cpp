@@ -93,18 +93,27 @@ TEST(Device, ColumnSums) {
 
 // --- accesses of up to 16 bytes
 
-/// How many elements each access to memory takes in a nest, by the buffer's dtype; 1 where some access takes one.
+bool reads_var(const loop::Expr& e, int var) {
+  return (e->kind == loop::ExprKind::Var && e->id == var) ||
+         std::ranges::any_of(e->args, [&](const loop::Expr& a) { return reads_var(a, var); });
+}
+
+/// How many elements each access to memory takes in a nest, by the buffer's dtype; 1 where some access takes one, other
+/// than of an element that a whole group shares.
 int64_t lanes_of(const loop::LoopNest& nest) {
   int64_t widest = 0;
   bool single = false;
+  int lane = -1;
   const std::function<void(const loop::Expr&)> loads = [&](const loop::Expr& e) {
     if (!e) return;
-    if (e->kind == loop::ExprKind::Load)
+    if (e->kind == loop::ExprKind::Load && (lane < 0 || reads_var(e, lane)))
       single |= nest.buffers[static_cast<size_t>(e->id)].space == loop::Space::Argument;
     for (const loop::Expr& a : e->args) loads(a);
   };
   const std::function<void(const loop::Stmt&)> visit = [&](const loop::Stmt& s) {
     if (s->kind == loop::StmtKind::Copy) widest = std::max<int64_t>(widest, s->lanes);
+    if (s->kind == loop::StmtKind::For) lane = s->loop == loop::LoopKind::Unroll ? s->var : -1;
+    if (s->kind == loop::StmtKind::Let) loads(s->value);
     if (s->kind == loop::StmtKind::Store) {
       single |= nest.buffers[static_cast<size_t>(s->buffer)].space == loop::Space::Argument;
       loads(s->value);
@@ -143,6 +152,24 @@ TEST(Device, NeighboursAreReadAndWrittenAtOnce) {
          return b.add(x, b.broadcast(b.input(1, {DType::F32, {s[1]}}), s));
        },
        4},
+      {"a number a row",
+       {8, 768},
+       DType::F32,
+       DType::F32,
+       [](Builder& b, const Node* x, const Dims& s) {
+         return b.mul(x, b.broadcast(b.input(1, {DType::F32, {s[0], 1}}), s));
+       },
+       4},
+      {"rows where a number says so",
+       {8, 768},
+       DType::BF16,
+       DType::BF16,
+       [](Builder& b, const Node* x, const Dims& s) {
+         const Node* which = b.broadcast(b.input(1, {DType::I64, {s[0], 1}}), s);
+         const Node* some = b.binary(Op::Lt, which, b.broadcast(b.constant(DType::I64, 3), s));
+         return b.select(some, x, b.broadcast(b.constant(x->dtype(), 0), s));
+       },
+       8},
       {"an odd row for all",
        {8, 767},
        DType::F32,

@@ -1,4 +1,5 @@
 // What the schedule refuses, it says: which two values of which lines, and why.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,6 +54,22 @@ return %2
   const NodeRemarks nobody(g, "schedule", nullptr);
   EXPECT_FALSE(nobody);
   nobody.missed(missed::kFuse, "no", nodes[0], nullptr, 1);
+}
+
+/// Layers' outputs that are added up and all wanted: a CPU makes them in one loop, a device a few at a time, whose
+/// threads hold some of each.
+TEST(Remarks, ADevicesKernelMakesAFewTensors) {
+  std::string text, results = "return";
+  for (int i = 0; i < 21; ++i) text += fmt::format("%{} = input index={} : f32[64,64]\n", i, i);
+  for (int i = 0; i < 20; ++i) {
+    text += fmt::format("%{} = add %{} %{} : f32[64,64]   // m.py:{}\n", 21 + i, i == 0 ? 20 : 20 + i, i, i);
+    results += fmt::format(" %{}", 21 + i);
+  }
+  const Graph graph = parse(text + results + "\n");
+  EXPECT_THAT(reported(refused(graph)), IsEmpty());
+  const std::vector<Remark> said = refused(graph, false);
+  ASSERT_EQ(said.size(), 2u);  // 8, 8 and 4
+  for (const Remark& r : said) EXPECT_EQ(r.reason, "a device's kernel would make too many tensors at once");
 }
 
 TEST(Remarks, NoneWhereAllIsOneKernel) {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import sys
+import types
 
 import loss_rule
 import models
@@ -20,7 +22,9 @@ from trainc import _core
 from trainc.base import config, messages, records
 from trainc.base.errors import NotCompiled
 from trainc.torch import device
+from trainc.torch.capture import trace
 from trainc.torch.graph import wire
+from trainc.torch.run import executable
 
 STEPS = 3
 
@@ -714,3 +718,46 @@ def test_a_whole_step_reads_gradients_as_products_give_them(gpu):
     narrow = sum(step["bytes"] for step in report["steps"] if "update" in step["name"].lower())
     numbers = sum(p.numel() for p in model.parameters())
     assert narrow < numbers * (4 * 6 + 2) + 512, "gradients are read as bf16"
+
+
+# ---- what a GPU was found to do (docs/cuda.md, "On an H200") -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropped", [0.1, 0.0])
+def test_the_state_of_attentions_masks_is_read_on_the_host(dropped):
+    """Eager's forward leaves seed and offset on the CPU, and its backward reads them there: a pointer to the GPU's memory ended
+    the process. Without dropout nobody reads them, and nothing is waited for."""
+    class State:
+        def cpu(self):
+            return "on the host"
+
+    op = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+    args = [None] * 7 + [State(), State(), dropped, [True, True, True, False]]
+    given = executable._with_state_on_the_host(op, args)
+    assert (given[7] == given[8] == "on the host") == bool(dropped)
+    assert given[:7] + given[9:] == args[:7] + args[9:]
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
+    assert executable._with_state_on_the_host(flash, args) is args  # whose state lies on the GPU
+
+
+def test_masks_that_eager_does_not_write_out_are_not_written_out(monkeypatch):
+    """Where a GPU is in use, and no padding is given: attention is then called as eager calls it."""
+    library = types.ModuleType("transformers.masking_utils")
+    library.is_tracing = asked = lambda tensor=None: True
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", library)
+    with trace.tracing():
+        assert library.is_tracing()  # on a CPU all is as it was
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with trace.tracing():
+        assert not library.is_tracing() and not library.is_tracing(None)
+        assert library.is_tracing(torch.ones(1))  # padding: its values decide, which a trace does not know
+    assert library.is_tracing is asked
+
+
+def test_a_lost_gpu_is_told_of_where_pytorch_hears_of_it_first(monkeypatch):
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lost)
+    with pytest.raises(trainc.UserError, match=r"illegal memory access was encountered\): .* Restart the process"):
+        device.Cuda(0).stream()

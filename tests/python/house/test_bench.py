@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -306,7 +307,7 @@ def test_a_rehearsal_on_the_cpu(monkeypatch):
 def test_contestants_are_measured_one_at_a_time(tmp_path):
     """While one measures, none gets ready and none measures; getting ready, they are not in each other's way."""
     code = (
-        "import sys, time, gpu; turns = gpu.Turns(sys.argv[1]); say = lambda word: print(word, time.monotonic())\n"
+        "import sys, time, gpu; turns = gpu.Turns(sys.argv[1], 20); say = lambda word: print(word, time.monotonic())\n"
         "turns.get_ready(); say('ready'); time.sleep(0.3); say('made')\n"
         "with turns.alone(): say('begins'); time.sleep(0.2); say('ends')\n"
     )
@@ -317,6 +318,17 @@ def test_contestants_are_measured_one_at_a_time(tmp_path):
     for begin, end, what in spans:
         if what == "begins":
             assert all(b >= end or e <= begin for b, e, _ in spans if (b, e) != (begin, end)), spans
+
+
+def test_who_is_not_ready_in_time_keeps_nobody_waiting(tmp_path):
+    code = (
+        "import sys, time, gpu; turns = gpu.Turns(sys.argv[1], float(sys.argv[2]))\n"
+        "turns.get_ready(); time.sleep(float(sys.argv[3]))"
+    )
+    slow = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock", "1", "60"], cwd=BENCH)
+    quick = f"{code}\nwith turns.alone(): print('measured')"
+    done = subprocess.run([sys.executable, "-c", quick, tmp_path / "lock", "20", "0"], cwd=BENCH, capture_output=True, text=True)
+    assert done.stdout == "measured\n" and slow.wait() == -signal.SIGALRM
 
 
 def test_the_table_of_a_gpu():

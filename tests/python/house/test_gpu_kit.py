@@ -44,7 +44,8 @@ def test_parts_run_on_a_stand_in(tmp_path):
 
 def test_a_rehearsed_benchmark_compiles_for_the_stand_in(tmp_path):
     """The kit's module has no compiler for CPUs."""
-    env = kit.environment(kit.PARTS[0], kit.arguments(["--rehearse"]), tmp_path) | {"TRAINC_DUMP": "plan", "TRAINC_DUMP_DIR": str(tmp_path)}
+    env = kit.environment(kit.PARTS[0], kit.arguments(["--rehearse"]), tmp_path)
+    env |= {"TRAINC_DUMP": "plan", "TRAINC_DUMP_DIR": str(tmp_path)}
     command = [sys.executable, ROOT / "bench" / "gpu.py", "--child", "contest", "tiny", "bf16", "trainc", "1", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr

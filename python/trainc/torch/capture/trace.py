@@ -213,9 +213,10 @@ def _causal_where_said(mask: torch.Tensor | None, is_causal: bool | None = None,
 
 @contextlib.contextmanager
 def _masks_as_eager_has_them():
-    """Under a compiler, Hugging Face's models write out the causal mask, or one that hides nothing, which eager leaves to attention's
-    own flag: whether there is padding could be read off values. Where no padding is given, nothing is to be read, and on a GPU it
-    decides which fused attention is called, how fast it is (half of the products), and which masks its dropout draws."""
+    """Under a compiler, Hugging Face's models write out the causal mask, or one that hides nothing, which eager leaves to
+    attention's own flag: whether there is padding could be read off values. Where no padding is given, nothing is to be read,
+    and on a GPU it decides which fused attention is called, how fast it is (half of the products), and which masks its dropout
+    draws."""
     module = sys.modules.get("transformers.masking_utils")
     asks = getattr(module, "is_tracing", None)
     if asks is None or not torch.cuda.is_initialized():

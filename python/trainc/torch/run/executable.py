@@ -203,8 +203,9 @@ def as_compiled(
     return copy
 
 
-# Where a GPU's fused attention has drawn a mask, its backward reads the generator's seed and offset on the host: eager's forward left
-# them there (PyTorch's Note [Seed and Offset Device]; FlashAttention's and cuDNN's lie on the GPU). A plan has all values where it runs.
+# Where a GPU's fused attention has drawn a mask, its backward reads the generator's seed and offset on the host: eager's
+# forward left them there (PyTorch's Note [Seed and Offset Device]; FlashAttention's and cuDNN's lie on the GPU). A plan has
+# all values where it runs.
 _READ_ON_THE_HOST = ("aten._scaled_dot_product_efficient_attention_backward", "aten._efficient_attention_backward")
 
 
