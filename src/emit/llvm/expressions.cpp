@@ -271,6 +271,23 @@ Value* Printer::load_pair(const ExprNode& e) {
   return tag(b_.CreateAlignedLoad(b_.getInt32Ty(), address(s, scalar(low->args[0]), true), align_of(s)), s);
 }
 
+/// Of a guard's conjunction: what is one value for all lanes, and what is a value a lane. nullptr: nothing of it.
+std::pair<Value*, Value*> Printer::parts_of_guard(const Expr& guard) {
+  std::pair<Value*, Value*> parts{nullptr, nullptr};
+  const auto both = [&](Value* a, Value* b) { return a ? b_.CreateAnd(a, b) : b; };
+  const auto take = [&](const auto& self, const Expr& e) -> void {
+    if (uniform(e)) {
+      parts.first = both(parts.first, scalar(e));
+    } else if (e->kind == ExprKind::Apply && e->op == Op::And && e->dtype == DType::Bool) {
+      for (const Expr& a : e->args) self(self, a);
+    } else {
+      parts.second = both(parts.second, vector(e));
+    }
+  };
+  if (guard) take(take, guard);
+  return parts;
+}
+
 Value* Printer::load_vector(const ExprNode& e) {
   const Storage& s = storage_[static_cast<size_t>(e.id)];
   if (s.bits) return load_bits(e);
@@ -279,12 +296,20 @@ Value* Printer::load_vector(const ExprNode& e) {
   const Stride stride = strides_->of(index);
   llvm::Type* type = widen(s.element, in_.lanes);
   Value* zero = llvm::Constant::getNullValue(type);
-  const bool same_guard = guard && uniform(guard);
-  // Lanes that may touch memory; null: all.
+  // Lanes that may touch memory, and whether any may; null: all, and yes. They stay apart: LLVM 19.1 cuts a masked load
+  // of two registers in halves, and where its mask is one condition for all lanes and a constant for each (a padded
+  // row, of whose five columns four are there), it loads a half that no lane wants without a mask: what lies behind.
+  const auto [any_lane, wanted] = parts_of_guard(guard);
   Value* mask = in_.mask;
-  if (guard && !same_guard) mask = mask ? b_.CreateAnd(mask, vector(guard)) : vector(guard);
+  if (wanted) mask = mask ? b_.CreateAnd(mask, wanted) : wanted;
+  const auto with_any = [&, any_lane = any_lane] {
+    if (!any_lane) return mask;
+    Value* all_or_none = splat(b_, any_lane, in_.lanes);
+    return mask ? b_.CreateAnd(mask, all_or_none) : all_or_none;
+  };
 
   if (stride.known && stride.stride == 0) {  // one element, wanted by some lanes (or uniform() would have been asked)
+    mask = with_any();
     Value* any = b_.CreateOrReduce(mask);
     Value* pointer = b_.CreateSelect(any, address(s, scalar(index), false), zeros());
     Value* one = tag(b_.CreateAlignedLoad(s.element, pointer, align_of(s)), s);
@@ -292,11 +317,11 @@ Value* Printer::load_vector(const ExprNode& e) {
   }
   if (stride.known && stride.stride == 1) {
     Value* pointer = address(s, scalar(index), !guard);
-    if (same_guard) pointer = b_.CreateSelect(scalar(guard), pointer, zeros());
+    if (any_lane) pointer = b_.CreateSelect(any_lane, pointer, zeros());
     Value* v = nullptr;
     if (s.space == Space::Register) {  // its memory is longer than asked for: read whole
       v = b_.CreateAlignedLoad(type, pointer, align_of(s));
-      if (guard && !same_guard) v = b_.CreateSelect(vector(guard), v, zero);
+      if (wanted) v = b_.CreateSelect(wanted, v, zero);
     } else if (mask) {
       v = tag(b_.CreateMaskedLoad(type, pointer, align_of(s), mask, zero), s);
     } else {
@@ -304,7 +329,7 @@ Value* Printer::load_vector(const ExprNode& e) {
     }
     return from_memory(v, s.dtype);
   }
-  if (same_guard) mask = mask ? b_.CreateAnd(mask, vector(guard)) : vector(guard);
+  mask = with_any();
   Value* all = llvm::ConstantInt::getTrue(widen(b_.getInt1Ty(), in_.lanes));
   return from_memory(tag(b_.CreateMaskedGather(type, addresses(s, index), align_of(s), mask ? mask : all, zero), s),
                      s.dtype);

@@ -64,6 +64,7 @@ class Printer {
   };
   Value* load_scalar(const loop::ExprNode&);
   Value* load_pair(const loop::ExprNode& pair);  // two neighbours at once; null where they are none
+  std::pair<Value*, Value*> parts_of_guard(const loop::Expr&);
   Value* load_vector(const loop::ExprNode&);
   Value* load_bit(const Storage&, Value* index, Value* guard);  // in bits.cpp, as the others of bits
   Value* load_bits(const loop::ExprNode&);

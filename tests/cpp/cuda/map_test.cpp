@@ -112,7 +112,7 @@ int64_t lanes_of(const loop::LoopNest& nest) {
   };
   const std::function<void(const loop::Stmt&)> visit = [&](const loop::Stmt& s) {
     if (s->kind == loop::StmtKind::Copy) widest = std::max<int64_t>(widest, s->lanes);
-    if (s->kind == loop::StmtKind::For) lane = s->loop == loop::LoopKind::Unroll ? s->var : -1;
+    if (s->kind == loop::StmtKind::For && s->loop == loop::LoopKind::Unroll) lane = s->var;
     if (s->kind == loop::StmtKind::Let) loads(s->value);
     if (s->kind == loop::StmtKind::Store) {
       single |= nest.buffers[static_cast<size_t>(s->buffer)].space == loop::Space::Argument;
@@ -152,7 +152,7 @@ TEST(Device, NeighboursAreReadAndWrittenAtOnce) {
          return b.add(x, b.broadcast(b.input(1, {DType::F32, {s[1]}}), s));
        },
        4},
-      {"a number a row",
+      {"a number for all of a row",
        {8, 768},
        DType::F32,
        DType::F32,
@@ -160,7 +160,7 @@ TEST(Device, NeighboursAreReadAndWrittenAtOnce) {
          return b.mul(x, b.broadcast(b.input(1, {DType::F32, {s[0], 1}}), s));
        },
        4},
-      {"rows where a number says so",
+      {"a number says it for all of a row",
        {8, 768},
        DType::BF16,
        DType::BF16,

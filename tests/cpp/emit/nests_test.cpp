@@ -435,6 +435,33 @@ TEST_P(Extents, Guards) {
     }
 }
 
+// Rows that padding makes longer, one by one there or not: no lane of a register's half is, whatever the row. What lies
+// behind the rows is no zero.
+TEST(Nests, PaddedRowsOfFewColumns) {
+  for (DType dtype : {DType::F32, DType::I64, DType::F64, DType::I32, DType::BF16, DType::I8})
+    for (int lanes : {4, 8, 16})
+      for (const auto& [n, real] : {std::pair{5, 4}, {8, 4}, {9, 8}, {7, 3}, {16, 8}, {13, 7}, {3, 1}, {12, 9}}) {
+        const int64_t rows = 6, columns = n, there = real;
+        LoopNest nest;
+        nest.name = "padded";
+        const int a = nest.add_buffer({"a", dtype, 3 * there}),
+                  out = nest.add_buffer({"out", dtype, rows * columns, Space::Argument, true});
+        const int r = nest.add_var("r", rows), i = nest.add_var("i", columns);
+        const Expr row = nest.var(r) - integer(2);
+        const Expr inside = apply(Op::And, {apply(Op::And, {apply(Op::Le, {integer(0), row}), apply(Op::Lt, {row, integer(3)})}),
+                                            apply(Op::Lt, {nest.var(i), integer(there)})});
+        nest.body = for_loop(LoopKind::Serial, r, integer(rows),
+                             vector(i, columns,
+                                    store(out, nest.var(r) * columns + nest.var(i),
+                                          nest.load(a, row * there + nest.var(i), inside)),
+                                    lanes));
+        std::vector<uint8_t> x(static_cast<size_t>(3 * there * size_of(dtype)));
+        for (size_t k = 0; k < x.size(); ++k) x[k] = static_cast<uint8_t>(1 + k % 60);
+        expect_as_interpreted(nest, {memory_of(x), output_of(rows * columns * size_of(dtype))});
+        if (HasFailure()) return;
+      }
+}
+
 TEST(Nests, CausalMaskByComparedIndices) {
   const int64_t n = 45;
   for (Op op : {Op::Lt, Op::Le, Op::Eq, Op::Ne}) {
