@@ -152,4 +152,4 @@ def become(asked: dict) -> tuple[str, str]:
 if __name__ == "__main__":
     own = sys.modules["__main__"]
     program = become(forked())
-    exec(compile(*program, "exec"), vars(sys.modules["__main__"]))
+    exec(compile(*program, "exec", dont_inherit=True), vars(sys.modules["__main__"]))
