@@ -33,7 +33,30 @@ TOGETHER_BY_PARAMETER = {"test_networks", "test_training"}
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
+    class Found(list):
+        """The tests of a process, each of which knows its place."""
+
+        def __init__(self, tests):
+            super().__init__(tests)
+            self.places = {test: place for place, test in enumerate(tests)}
+
+        def index(self, test):
+            return self.places[test]
+
     class Together(LoadScopeScheduling):
+        """What is over it forgets: xdist counts a process's tests anew, over all that it was ever given, whenever one is over."""
+
+        def add_node_collection(self, node, collection):
+            super().add_node_collection(node, collection)
+            if node in self.registered_collections:
+                self.registered_collections[node] = Found(collection)
+
+        def mark_test_complete(self, node, item_index, duration=0):
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            super().mark_test_complete(node, item_index, duration)
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
+
         def _split_scope(self, nodeid):
             path, _, test = nodeid.partition("::")
             name = os.path.basename(path).removesuffix(".py")

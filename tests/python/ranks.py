@@ -8,13 +8,12 @@ import datetime
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import forked
 import torch
 
 from trainc.torch.run import gloo_threads
@@ -33,14 +32,11 @@ class Ranks:
                 "TRAINC_CACHE_DIR": os.path.join(folder, "cache"), "TRAINC_TEST_RANKS": str(ranks), **(environment or {}),
             }  # fmt: skip
             start, self.seconds = time.monotonic(), [float("inf")] * ranks
-            files = [open(os.path.join(folder, f"said.{rank}"), "w+") for rank in range(ranks)]
+            files = [os.path.join(folder, f"said.{rank}") for rank in range(ranks)]
             processes = [
-                subprocess.Popen(
-                    [sys.executable, program, str(rank), folder, *arguments], stdout=file, stderr=subprocess.STDOUT,
-                    env={**os.environ, **own},
-                )
+                forked.start([program, rank, folder, *arguments], file, file, env={**os.environ, **own})
                 for rank, file in enumerate(files)
-            ]  # fmt: skip
+            ]
             try:
                 while any(p.poll() is None for p in processes) and (
                     (spent := time.monotonic() - start) < timeout or spent < timeout + max(map(_queued, processes))
@@ -54,11 +50,7 @@ class Ranks:
                 for process in processes:
                     process.kill()
                     process.wait()
-            self.said = []
-            for file in files:
-                file.seek(0)
-                self.said.append(file.read())
-                file.close()
+            self.said = [Path(file).read_text() for file in files]
             self.found = [_read(os.path.join(folder, f"told.{rank}")) for rank in range(ranks)]
 
     def check(self) -> list[dict]:
@@ -67,7 +59,7 @@ class Ranks:
         return self.found
 
 
-def _queued(process: subprocess.Popen) -> float:
+def _queued(process: forked.Process) -> float:
     """Seconds for which its threads could have run and had no processor, of the one that had to wait the longest."""
     with contextlib.suppress(OSError):  # it is gone
         threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")

@@ -3,9 +3,8 @@
 import itertools
 import json
 import os
-import subprocess
-import sys
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -145,7 +144,7 @@ def test_a_stored_plan_is_one_of_this_arithmetic(tmp_path):
     for flushing in (True, False, True):
         environment = {**os.environ, "TRAINC_ENGINE": "core", "TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": str(tmp_path / "plans")}
         script = ANOTHER.format(here=os.path.dirname(__file__), flushing=flushing)
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+        done = forked.run(["-c", script], env=environment)
         assert done.returncode == 0, done.stderr
         ours, eagers, stored = json.loads(done.stdout)
         assert ours == eagers

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import pytest
 import torch
 from standin import StandIn
@@ -505,9 +506,7 @@ sys.exit(max(os.waitpid(child, 0)[1] for child in children))
 @pytest.mark.skipif(torch.version.cuda is not None, reason="with CUDA, PyTorch has no autograd in forked processes")
 def test_eight_processes_at_once(directory):
     script = EIGHT.format(tests=os.path.dirname(__file__))
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=_environment(directory), capture_output=True, text=True, timeout=900
-    )
+    done = forked.run(["-c", script], env=_environment(directory), timeout=900)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == 8 and len({line[0] for line in lines}) == 1

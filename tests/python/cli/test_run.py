@@ -15,6 +15,7 @@ import types
 import warnings
 import zipfile
 
+import forked
 import pytest
 from loss_rule import relative
 from programs import PROGRAMS
@@ -36,7 +37,7 @@ def losses_of(text: str) -> list[float]:
 def test_programs_train_as_eager(tmp_path, name):
     text, compiled = PROGRAMS[name]
     (tmp_path / "train.py").write_text(text)
-    eager = run(sys.executable, "train.py", cwd=tmp_path)
+    eager = forked.run(["train.py"], cwd=tmp_path)
     assert eager.returncode == 0, eager.stderr
     found = run(*TRAINC, "--explain", "train.py", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
@@ -245,7 +246,7 @@ def test_options(tmp_path):
     assert tight.returncode == 1 and "memory='100B' cannot be met" in tight.stderr, tight.stderr
     last = re.findall(r'File ".*[/"](.*)", line', tight.stderr)[-1]
     assert last == "train.py", tight.stderr  # no frames of what found it out
-    eager = run(sys.executable, "train.py", cwd=tmp_path)
+    eager = forked.run(["train.py"], cwd=tmp_path)
     assert run(*TRAINC, "--eager", "train.py", cwd=tmp_path).stdout == eager.stdout
 
 
@@ -257,7 +258,7 @@ def test_eager_compiles_nothing(tmp_path, name):
     plain = re.sub(r"torch\.compile\(model.*\)$", "model", text, flags=re.MULTILINE)
     plain = plain.replace("trainc.compile(model, torch", "(model, torch").replace("import trainc", "")
     (tmp_path / "plain.py").write_text(plain)
-    assert found.stdout == run(sys.executable, "plain.py", cwd=tmp_path).stdout
+    assert found.stdout == forked.run(["plain.py"], cwd=tmp_path).stdout
 
 
 PENALTY = """
@@ -283,10 +284,11 @@ def test_gradients_of_gradients(tmp_path):
     (tmp_path / "train.py").write_text(PENALTY)
     found = run(*TRAINC, "train.py", cwd=tmp_path)
     assert found.returncode == 0 and "gradients of its gradients" in found.stderr, found.stderr
-    assert found.stdout == run(sys.executable, "train.py", cwd=tmp_path).stdout
+    eager = forked.run(["train.py"], cwd=tmp_path)
+    assert found.stdout == eager.stdout
     found = run(*TRAINC, "--leave", "Critic", "train.py", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert found.stdout == run(sys.executable, "train.py", cwd=tmp_path).stdout
+    assert found.stdout == eager.stdout
 
 
 def test_nothing_to_compile_is_said(tmp_path):

@@ -7,10 +7,10 @@ import copy
 import math
 import os
 import random
-import subprocess
 import sys
 import textwrap
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -489,5 +489,5 @@ def test_poisoned_memory_changes_nothing() -> None:
     """)
     environment = {**os.environ, "TRAINC_DEBUG": "poison", "TRAINC_CACHE": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    run = forked.run(["-c", program], env=environment)
     assert run.returncode == 0, run.stderr[-3000:]

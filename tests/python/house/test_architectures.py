@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
+
 FOLDER = Path(__file__).parents[2] / "architectures"
 
 
@@ -36,8 +38,7 @@ for change in json.loads(sys.argv[1]):
 
 
 def test_differences_are_found():
-    run = [sys.executable, "-c", PROGRAM, json.dumps(list(CHANGES))]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    done = forked.run(["-c", PROGRAM, json.dumps(list(CHANGES))], env={**os.environ, "PYTHONPATH": str(FOLDER)})
     assert done.returncode == 0, done.stderr[-2000:]
     for line, wanted in zip(done.stdout.splitlines(), CHANGES.values(), strict=True):
         found = json.loads(line)
@@ -55,8 +56,7 @@ page.write(page.read(Path(sys.argv[1])), Path(sys.argv[2]))
 def test_a_page_tells_its_verdicts(tmp_path):
     """--known: what is read of the page is written as the page again, but for its date and the order of what is equal."""
     shown, again = Path(__file__).parents[3] / "docs" / "architectures.md", tmp_path / "again.md"
-    run = [sys.executable, "-c", READ_AND_WRITTEN, shown, again]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    done = forked.run(["-c", READ_AND_WRITTEN, shown, again], env={**os.environ, "PYTHONPATH": str(FOLDER)})
     assert done.returncode == 0, done.stderr[-2000:]
 
     def told(page):
@@ -81,7 +81,6 @@ def test_small_configurations_hold_together():
         "glm4v_text": "Glm4vTextModel",
         "dac": "DacModel",
     }
-    run = [sys.executable, "-c", MADE, *models]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(FOLDER)})
+    done = forked.run(["-c", MADE, *models], env={**os.environ, "PYTHONPATH": str(FOLDER)})
     assert done.returncode == 0, done.stderr[-2000:]
     assert dict(line.split() for line in done.stdout.splitlines()) == models

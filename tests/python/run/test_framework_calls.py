@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
-import subprocess
-import sys
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -319,7 +318,7 @@ print(model.weight.grad.double().sum().item(), [s["name"] for r in record.report
 def test_another_process_takes_the_stored_answer(monkeypatch):
     def process(which):
         environment = {**os.environ, "TRAINC_CACHE": "1", "TRAINC_CACHE_DIR": trainc.config.cache_dir}
-        return subprocess.run([sys.executable, "-c", PROGRAM, which], env=environment, capture_output=True, text=True)
+        return forked.run(["-c", PROGRAM, which], env=environment)
 
     first = process("first")
     assert first.returncode == 0, first.stderr

@@ -2,17 +2,14 @@
 could hang runs in a process of its own, with a limit."""
 
 import concurrent.futures
-import contextlib
 import copy
 import functools
-import os
-import signal
-import subprocess
 import sys
 import textwrap
 import threading
 import time
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -75,14 +72,8 @@ print("done")
 
 
 def run_alone(script: str) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-    try:
-        said, _ = run.communicate(timeout=TIMEOUT)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)  # and children that it forked
-    assert run.returncode == 0 and "done" in said, said
+    run = forked.run(["-c", textwrap.dedent(script)], timeout=TIMEOUT)
+    assert run.returncode == 0 and "done" in run.stdout, run.stdout + run.stderr
 
 
 def test_an_operation_may_call_the_model_that_it_is_in():

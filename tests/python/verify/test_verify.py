@@ -8,10 +8,10 @@ import copy
 import os
 import pickle
 import random
-import subprocess
 import sys
 import warnings
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -704,7 +704,7 @@ def command(file) -> tuple[int, str]:
         "import sys, importlib.machinery; sys.meta_path.insert(0, importlib.machinery.PathFinder); "
         f"sys.path.insert(0, {package!r}); from trainc.cli import main; main(['bug-report', sys.argv[1]])"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True)
+    done = forked.run(["-c", program, file])
     return done.returncode, done.stdout + done.stderr
 
 
