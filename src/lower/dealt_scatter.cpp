@@ -106,7 +106,8 @@ LoweredKernel lower_dealt_scatter(const Schedule& schedule, const Group& group, 
   walk = turns(some, loop::apply(Op::Le, {integer(0, DType::I32), any}),
                loop::for_loop(LoopKind::Serial, k, integer(kSourcesAtOnce), std::move(walk)));
   walk = loop::for_loop(LoopKind::Serial, few, integer(loop::kWarp / kSourcesAtOnce), std::move(walk));
-  walk = turns(busy, loop::apply(Op::Le, {integer(0, DType::I32), nest.load(highest, nest.var(warp))}), std::move(walk));
+  walk =
+      turns(busy, loop::apply(Op::Le, {integer(0, DType::I32), nest.load(highest, nest.var(warp))}), std::move(walk));
   walk = loop::for_loop(LoopKind::Serial, warp, integer(threads / loop::kWarp), std::move(walk));
 
   std::vector<Stmt> steps;

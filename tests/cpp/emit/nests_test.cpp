@@ -448,13 +448,14 @@ TEST(Nests, PaddedRowsOfFewColumns) {
                   out = nest.add_buffer({"out", dtype, rows * columns, Space::Argument, true});
         const int r = nest.add_var("r", rows), i = nest.add_var("i", columns);
         const Expr row = nest.var(r) - integer(2);
-        const Expr inside = apply(Op::And, {apply(Op::And, {apply(Op::Le, {integer(0), row}), apply(Op::Lt, {row, integer(3)})}),
-                                            apply(Op::Lt, {nest.var(i), integer(there)})});
-        nest.body = for_loop(LoopKind::Serial, r, integer(rows),
-                             vector(i, columns,
-                                    store(out, nest.var(r) * columns + nest.var(i),
-                                          nest.load(a, row * there + nest.var(i), inside)),
-                                    lanes));
+        const Expr inside =
+            apply(Op::And, {apply(Op::And, {apply(Op::Le, {integer(0), row}), apply(Op::Lt, {row, integer(3)})}),
+                            apply(Op::Lt, {nest.var(i), integer(there)})});
+        nest.body = for_loop(
+            LoopKind::Serial, r, integer(rows),
+            vector(i, columns,
+                   store(out, nest.var(r) * columns + nest.var(i), nest.load(a, row * there + nest.var(i), inside)),
+                   lanes));
         std::vector<uint8_t> x(static_cast<size_t>(3 * there * size_of(dtype)));
         for (size_t k = 0; k < x.size(); ++k) x[k] = static_cast<uint8_t>(1 + k % 60);
         expect_as_interpreted(nest, {memory_of(x), output_of(rows * columns * size_of(dtype))});
