@@ -60,6 +60,7 @@ class Widening {
   int registers(int buffer, const Neighbours& at, bool written) {
     if (at.step != 1 || divisor_of(at.rest) % lanes_ != 0) return -1;
     const Buffer& b = nest_.buffers[static_cast<size_t>(buffer)];
+    if (lanes_ * size_of(b.dtype) > kCopyBytes) return -1;
     for (const Group& g : groups_)
       if (g.buffer == buffer && g.written == written && same(g.rest, at.rest)) return g.registers;
     if (static_cast<int64_t>(groups_.size() + 1) * lanes_ > cost::kWideRegisters) return -1;
@@ -175,10 +176,7 @@ class Nest {
   Stmt thread_loop(const Stmt& s) {
     const int64_t extent = nest_.vars[static_cast<size_t>(s->var)].extent;
     const int64_t most = s->extent->kind == ExprKind::Int ? s->extent->int_value : extent;
-    std::set<int> locals;
-    const int64_t widest = widest_of(*s->body[0], s->var, locals);
-    if (widest == 0) return s;
-    for (int64_t lanes = std::min<int64_t>(kCopyBytes / widest, cost::kWideElements); lanes >= 2; lanes /= 2) {
+    for (int64_t lanes = cost::kWideElements; lanes >= 2; lanes /= 2) {
       if (most >= 0 && 2 * (most / lanes) < nest_.threads) continue;
       const bool whole = divisor_of(s->extent) % lanes == 0;
       if (!whole && s->extent->kind == ExprKind::Int) continue;
@@ -193,27 +191,6 @@ class Nest {
       return block({groups, for_loop(LoopKind::Thread, rest, mod(s->extent, lanes), substitute(s->body[0], last))});
     }
     return s;
-  }
-
-  /// Bytes of the widest element that lies in memory and is another one for the next iteration of `var`; 0: there is
-  /// none. `locals`: bound to values that depend on it.
-  int64_t widest_of(const StmtNode& s, int var, std::set<int>& locals) const {
-    int64_t widest = 0;
-    const auto meet = [&](int b) {
-      const Buffer& buffer = nest_.buffers[static_cast<size_t>(b)];
-      if (buffer.space != Space::Register) widest = std::max<int64_t>(widest, size_of(buffer.dtype));
-    };
-    std::set<const ExprNode*> seen;
-    const auto expression = [&](const auto& self, const Expr& e) -> void {
-      if (!e || !seen.insert(e.get()).second) return;
-      if (e->kind == ExprKind::Load && depends_on(e, var, locals)) meet(e->id);
-      for (const Expr& a : e->args) self(self, a);
-    };
-    expression(expression, s.value);
-    if (s.kind == StmtKind::Let && depends_on(s.value, var, locals)) locals.insert(s.local);
-    if (s.kind == StmtKind::Store) meet(s.buffer);
-    for (const Stmt& inner : s.body) widest = std::max(widest, widest_of(*inner, var, locals));
-    return widest;
   }
 
   LoopNest nest_;
