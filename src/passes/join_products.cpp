@@ -57,12 +57,12 @@ Part part_of(N operand) {
   if (N number = uniform_constant(operand)) return {operand, number, k, width, true};
   if (k == 1 || width == 1) return {stored(operand), nullptr, k, width, true};
   N n = operand;
-  Dims longer;  // its two axes
-  const auto has_two = [&](N of) {
+  Dims longer;                      // its two axes
+  const auto has_two = [&](N of) {  // and no other split of the same elements
     longer.clear();
     for (int64_t axis = 0; axis < of->type.rank(); ++axis)
       if (of->shape()[axis] != 1) longer.push_back(axis);
-    return longer.size() == 2;
+    return longer.size() == 2 && of->shape()[longer[0]] == width && of->shape()[longer[1]] == k;
   };
   while (n->op == Op::Reshape && has_two(n->in(0))) n = n->in(0);
   bool k_first = false;
@@ -238,7 +238,7 @@ class Joining {
         if (!put_together_.count(bases(joined.terms, 0))) return;
       }
       const Run& run = joined.runs[0][0];
-      if (run.whole && run.count == run.whole->inputs.size())
+      if (joined.runs[0].size() == 1 && run.whole && run.count == run.whole->inputs.size())
         for (N n : sums_[run.whole])
           if (n->type.dtype == sum->type.dtype && n->type.numel() == joined.terms[0].operands[0].width)
             joined.there = n;
@@ -360,11 +360,14 @@ class Writer {
   N stretch(const Run& run, int64_t width) {
     const std::vector<N>& pieces = run.whole->inputs;
     const bool all = run.count == pieces.size();
-    N whole = b_.reshape(again(run.whole), {run.whole->type.numel() / width, width});
-    int64_t before = 0, rows = 0;
-    for (size_t i = 0; i < run.first + run.count; ++i)
-      (i < run.first ? before : rows) += pieces[i]->type.numel() / width;
-    return all ? whole : b_.slice_axis(whole, 0, before, rows);
+    const int64_t numel = run.whole->type.numel();
+    if (all) return b_.reshape(again(run.whole), {numel / width, width});
+    int64_t before = 0, elements = 0;  // pieces that stand before the run may be no whole rows
+    for (size_t i = 0; i < run.first + run.count; ++i) (i < run.first ? before : elements) += pieces[i]->type.numel();
+    if (before % width == 0 && numel % width == 0)
+      return b_.slice_axis(b_.reshape(again(run.whole), {numel / width, width}), 0, before / width, elements / width);
+    return b_.reshape(b_.slice_axis(b_.reshape(again(run.whole), {numel}), 0, before, elements),
+                      {elements / width, width});
   }
 
   /// What stands for `n`; where the rewriting has not come to it yet, the node that it will find then.

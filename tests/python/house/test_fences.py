@@ -465,8 +465,8 @@ def imports(text: str, modules: set[str]) -> list[str]:
 
 # Who looks at the modules that are there, since a program has imported them: torch's, and those that a program reads.
 LOOKS_AT_MODULES = {
-    "base.on_import", "base.page.sources", "base.config", "torch.capture.distributed", "torch.guards.reads",
-    "torch.run.gloo_threads", "torch.verify.report", "cli.script",
+    "base.on_import", "base.page.sources", "base.config", "torch.capture.distributed", "torch.capture.trace",
+    "torch.guards.reads", "torch.run.gloo_threads", "torch.verify.report", "cli.script",
 }  # fmt: skip
 _IMPORTERS = {"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path", "exec", "eval"}
 # The user's program, of the command; a module that the program imports; a function made of the text of numbers.

@@ -212,7 +212,7 @@ _READ_ON_THE_HOST = ("aten._scaled_dot_product_efficient_attention_backward", "a
 def _with_state_on_the_host(op: Any, args: list[Any]) -> list[Any]:
     if str(getattr(op, "overloadpacket", "")) not in _READ_ON_THE_HOST:
         return args
-    given = {argument.name: arg for argument, arg in zip(op._schema.arguments, args, strict=False)}
+    given = {argument.name: arg for argument, arg in zip(compat.schema_of(op).arguments, args, strict=False)}
     if given["dropout_p"]:
         given |= {name: given[name].cpu() for name in ("philox_seed", "philox_offset")}
     return list(given.values())
