@@ -1,3 +1,8 @@
+#include <llvm/Analysis/VectorUtils.h>
+#include <llvm/IR/InlineAsm.h>
+
+#include <algorithm>
+
 #include "emit/llvm/bf16.h"
 #include "emit/llvm/printer.h"
 #include "support/error.h"
@@ -271,6 +276,29 @@ Value* Printer::load_pair(const ExprNode& e) {
   return tag(b_.CreateAlignedLoad(b_.getInt32Ty(), address(s, scalar(low->args[0]), true), align_of(s)), s);
 }
 
+/// Neighbours from `pointer` on, zeros where the mask is false, on AVX2; a register at a time, with masks that LLVM
+/// does not see through: where 19.1 finds late that one is false for each lane, it loads without it.
+Value* Printer::masked_load(const Storage& s, Value* pointer, Value* mask) {
+  const unsigned bits = static_cast<unsigned>(s.element->getPrimitiveSizeInBits());
+  const int lanes = lanes_of(mask), each = std::min<int>(lanes, 256 / static_cast<int>(bits));
+  auto* integers = llvm::FixedVectorType::get(b_.getIntNTy(bits), static_cast<unsigned>(each));
+  auto* type = llvm::FixedVectorType::get(s.element, static_cast<unsigned>(each));
+  auto* same = llvm::InlineAsm::get(llvm::FunctionType::get(integers, {integers}, false), "", "=x,0", false);
+  llvm::SmallVector<Value*, 8> parts;
+  for (int at = 0; at < lanes; at += each) {
+    llvm::SmallVector<int, 32> part;
+    for (int k = 0; k < each; ++k) part.push_back(at + k);
+    Value* some = each == lanes ? mask : b_.CreateShuffleVector(mask, part);
+    Value* hidden = b_.CreateCall(same, {b_.CreateSExt(some, integers)});
+    Value* from = at == 0 ? pointer : b_.CreateConstGEP1_64(s.element, pointer, static_cast<uint64_t>(at));
+    parts.push_back(tag(
+        b_.CreateMaskedLoad(type, from, align_of(s), b_.CreateICmpSLT(hidden, llvm::Constant::getNullValue(integers)),
+                            llvm::Constant::getNullValue(type)),
+        s));
+  }
+  return parts.size() == 1 ? parts[0] : llvm::concatenateVectors(b_, parts);
+}
+
 /// Of a guard's conjunction: what is one value for all lanes, and what is a value a lane. nullptr: nothing of it.
 std::pair<Value*, Value*> Printer::parts_of_guard(const Expr& guard) {
   std::pair<Value*, Value*> parts{nullptr, nullptr};
@@ -323,7 +351,10 @@ Value* Printer::load_vector(const ExprNode& e) {
       v = b_.CreateAlignedLoad(type, pointer, align_of(s));
       if (wanted) v = b_.CreateSelect(wanted, v, zero);
     } else if (mask) {
-      v = tag(b_.CreateMaskedLoad(type, pointer, align_of(s), mask, zero), s);
+      const auto bits = static_cast<int>(s.element->getPrimitiveSizeInBits());  // narrower ones are loaded one by one
+      v = wanted && b_.level == CpuLevel::Avx2 && bits >= 32 && bits * in_.lanes >= 128
+              ? masked_load(s, pointer, mask)
+              : tag(b_.CreateMaskedLoad(type, pointer, align_of(s), mask, zero), s);
     } else {
       v = tag(b_.CreateAlignedLoad(type, pointer, align_of(s)), s);
     }

@@ -66,6 +66,7 @@ class Printer {
   Value* load_pair(const loop::ExprNode& pair);  // two neighbours at once; null where they are none
   std::pair<Value*, Value*> parts_of_guard(const loop::Expr&);
   Value* load_vector(const loop::ExprNode&);
+  Value* masked_load(const Storage&, Value* pointer, Value* mask);
   Value* load_bit(const Storage&, Value* index, Value* guard);  // in bits.cpp, as the others of bits
   Value* load_bits(const loop::ExprNode&);
   Value* run_of_bits(const Storage&, const loop::Expr& index, Value* guard);

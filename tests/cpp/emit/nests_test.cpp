@@ -463,6 +463,34 @@ TEST(Nests, PaddedRowsOfFewColumns) {
       }
 }
 
+// The same with what is there on the right.
+TEST(Nests, RowsPaddedOnTheLeft) {
+  for (DType dtype : {DType::F32, DType::I64, DType::F64, DType::I32, DType::BF16, DType::I8})
+    for (int lanes : {4, 8, 16})
+      for (const auto& [n, left, right] : {std::array{11, 4, 3}, {8, 4, 0}, {16, 8, 0}, {13, 4, 8}, {9, 2, 3}}) {
+        const int64_t rows = 6, columns = n, there = n - left - right;
+        LoopNest nest;
+        nest.name = "padded";
+        const int a = nest.add_buffer({"a", dtype, 3 * there}),
+                  out = nest.add_buffer({"out", dtype, rows * columns, Space::Argument, true});
+        const int r = nest.add_var("r", rows), i = nest.add_var("i", columns);
+        const Expr row = nest.var(r) - integer(2), column = nest.var(i) - integer(left);
+        const auto within = [](const Expr& x, int64_t extent) {
+          return apply(Op::And, {apply(Op::Le, {integer(0), x}), apply(Op::Lt, {x, integer(extent)})});
+        };
+        nest.body = for_loop(
+            LoopKind::Serial, r, integer(rows),
+            vector(i, columns,
+                   store(out, nest.var(r) * columns + nest.var(i),
+                         nest.load(a, row * there + column, apply(Op::And, {within(row, 3), within(column, there)}))),
+                   lanes));
+        std::vector<uint8_t> x(static_cast<size_t>(3 * there * size_of(dtype)));
+        for (size_t k = 0; k < x.size(); ++k) x[k] = static_cast<uint8_t>(1 + k % 60);
+        expect_as_interpreted(nest, {memory_of(x), output_of(rows * columns * size_of(dtype))});
+        if (HasFailure()) return;
+      }
+}
+
 TEST(Nests, CausalMaskByComparedIndices) {
   const int64_t n = 45;
   for (Op op : {Op::Lt, Op::Le, Op::Eq, Op::Ne}) {
