@@ -175,7 +175,7 @@ def contest(case: str, precision: str, door: str, steps: int, kind: str, turns: 
     if kind == "cuda":
         torch.cuda.empty_cache()  # the others' room
     with turns.alone():
-        return {"first": first, **measure(lambda batch: step(batch), batches, losses, kind, door, about)}
+        return {"first": first, **measure(step, batches, losses, kind, door, about)}
 
 
 def measure(step: Callable, batches: list[dict], losses: list, kind: str, door: str, about: object) -> dict:

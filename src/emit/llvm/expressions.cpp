@@ -299,23 +299,6 @@ Value* Printer::masked_load(const Storage& s, Value* pointer, Value* mask) {
   return parts.size() == 1 ? parts[0] : llvm::concatenateVectors(b_, parts);
 }
 
-/// Of a guard's conjunction: what is one value for all lanes, and what is a value a lane. nullptr: nothing of it.
-std::pair<Value*, Value*> Printer::parts_of_guard(const Expr& guard) {
-  std::pair<Value*, Value*> parts{nullptr, nullptr};
-  const auto both = [&](Value* a, Value* b) { return a ? b_.CreateAnd(a, b) : b; };
-  const auto take = [&](const auto& self, const Expr& e) -> void {
-    if (uniform(e)) {
-      parts.first = both(parts.first, scalar(e));
-    } else if (e->kind == ExprKind::Apply && e->op == Op::And && e->dtype == DType::Bool) {
-      for (const Expr& a : e->args) self(self, a);
-    } else {
-      parts.second = both(parts.second, vector(e));
-    }
-  };
-  if (guard) take(take, guard);
-  return parts;
-}
-
 Value* Printer::load_vector(const ExprNode& e) {
   const Storage& s = storage_[static_cast<size_t>(e.id)];
   if (s.bits) return load_bits(e);
@@ -324,20 +307,12 @@ Value* Printer::load_vector(const ExprNode& e) {
   const Stride stride = strides_->of(index);
   llvm::Type* type = widen(s.element, in_.lanes);
   Value* zero = llvm::Constant::getNullValue(type);
-  // Lanes that may touch memory, and whether any may; null: all, and yes. They stay apart: LLVM 19.1 cuts a masked load
-  // of two registers in halves, and where its mask is one condition for all lanes and a constant for each (a padded
-  // row, of whose five columns four are there), it loads a half that no lane wants without a mask: what lies behind.
-  const auto [any_lane, wanted] = parts_of_guard(guard);
+  const bool same_guard = guard && uniform(guard);
+  // Lanes that may touch memory; null: all.
   Value* mask = in_.mask;
-  if (wanted) mask = mask ? b_.CreateAnd(mask, wanted) : wanted;
-  const auto with_any = [&, any_lane = any_lane] {
-    if (!any_lane) return mask;
-    Value* all_or_none = splat(b_, any_lane, in_.lanes);
-    return mask ? b_.CreateAnd(mask, all_or_none) : all_or_none;
-  };
+  if (guard && !same_guard) mask = mask ? b_.CreateAnd(mask, vector(guard)) : vector(guard);
 
   if (stride.known && stride.stride == 0) {  // one element, wanted by some lanes (or uniform() would have been asked)
-    mask = with_any();
     Value* any = b_.CreateOrReduce(mask);
     Value* pointer = b_.CreateSelect(any, address(s, scalar(index), false), zeros());
     Value* one = tag(b_.CreateAlignedLoad(s.element, pointer, align_of(s)), s);
@@ -345,22 +320,22 @@ Value* Printer::load_vector(const ExprNode& e) {
   }
   if (stride.known && stride.stride == 1) {
     Value* pointer = address(s, scalar(index), !guard);
-    if (any_lane) pointer = b_.CreateSelect(any_lane, pointer, zeros());
+    if (same_guard) pointer = b_.CreateSelect(scalar(guard), pointer, zeros());
     Value* v = nullptr;
     if (s.space == Space::Register) {  // its memory is longer than asked for: read whole
       v = b_.CreateAlignedLoad(type, pointer, align_of(s));
-      if (wanted) v = b_.CreateSelect(wanted, v, zero);
+      if (guard && !same_guard) v = b_.CreateSelect(vector(guard), v, zero);
+    } else if (mask && mask != in_.mask && b_.level == CpuLevel::Avx2 && size_of(s.dtype) * in_.lanes >= 16 &&
+               size_of(s.dtype) >= 4) {  // narrower ones go one by one
+      v = masked_load(s, pointer, mask);
     } else if (mask) {
-      const auto bits = static_cast<int>(s.element->getPrimitiveSizeInBits());  // narrower ones are loaded one by one
-      v = wanted && b_.level == CpuLevel::Avx2 && bits >= 32 && bits * in_.lanes >= 128
-              ? masked_load(s, pointer, mask)
-              : tag(b_.CreateMaskedLoad(type, pointer, align_of(s), mask, zero), s);
+      v = tag(b_.CreateMaskedLoad(type, pointer, align_of(s), mask, zero), s);
     } else {
       v = tag(b_.CreateAlignedLoad(type, pointer, align_of(s)), s);
     }
     return from_memory(v, s.dtype);
   }
-  mask = with_any();
+  if (same_guard) mask = mask ? b_.CreateAnd(mask, vector(guard)) : vector(guard);
   Value* all = llvm::ConstantInt::getTrue(widen(b_.getInt1Ty(), in_.lanes));
   return from_memory(tag(b_.CreateMaskedGather(type, addresses(s, index), align_of(s), mask ? mask : all, zero), s),
                      s.dtype);

@@ -64,7 +64,6 @@ class Printer {
   };
   Value* load_scalar(const loop::ExprNode&);
   Value* load_pair(const loop::ExprNode& pair);  // two neighbours at once; null where they are none
-  std::pair<Value*, Value*> parts_of_guard(const loop::Expr&);
   Value* load_vector(const loop::ExprNode&);
   Value* masked_load(const Storage&, Value* pointer, Value* mask);
   Value* load_bit(const Storage&, Value* index, Value* guard);  // in bits.cpp, as the others of bits
