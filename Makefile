@@ -10,7 +10,7 @@ VENV := $(CURDIR)/.venv
 export PATH := $(VENV)/bin:$(PATH)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test test-cpp test-python test-torch test-trainers test-transformers test-tensorflow test-flax test-distributed test-cuda test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
+.PHONY: help setup build test test-cpp test-python test-every test-torch test-trainers test-transformers test-tensorflow test-flax test-distributed test-cuda test-page test-sanitize stress conformance architectures jax-suite torch-suite fuzz golden demo bench bench-cuda gpu-kit check-losses docs sdist wheel lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,9 @@ test-cpp: build
 
 test-python: build
 	pytest -n $(JOBS)
+
+test-every: build  ## the Python tests with every case of the families of which `make test` runs a sample (two hours on two slow cores)
+	pytest -n $(JOBS) --every-case $(ARGS)
 
 # Built beside .venv, for one version each: the newest build that the index has for it, which may bring gigabytes of CUDA.
 .venv-torch-%/python.stamp: requirements.txt

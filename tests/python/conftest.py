@@ -2,6 +2,7 @@
 
 import os
 import warnings
+import zlib
 
 # Processes that tests start find what lies beside this file, and the tests that they are of.
 os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -67,8 +68,32 @@ def pytest_xdist_make_scheduler(config, log):
     return Together(config, log)
 
 
-def pytest_configure():
+def pytest_addoption(parser):
+    parser.addoption("--every-case", action="store_true", help="run every case of what is marked `sampled` (make test-every)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Of `@pytest.mark.sampled(n)`, a family of cases that are alike, one in n is run, always the same ones. Whoever names tests
+    or files, or asks for every case, gets every case."""
+    if config.option.every_case or config.option.keyword or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    families: dict[str, list] = {}
+    for test in items:
+        families.setdefault(test.nodeid.partition("[")[0], []).append(test)
+    left_out = set()
+    for tests in families.values():
+        if mark := tests[0].get_closest_marker("sampled"):
+            in_no_order = sorted(tests, key=lambda test: zlib.crc32(test.nodeid.encode()))
+            left_out.update(in_no_order[-(-len(tests) // mark.args[0]) :])
+    if left_out:
+        config.hook.pytest_deselected(items=[test for test in items if test in left_out])
+        items[:] = [test for test in items if test not in left_out]
+
+
+def pytest_configure(config):
     """`TRAINC_DEVICE=cuda make test` on a machine without a GPU says so at once, instead of failing test by test."""
+    config.addinivalue_line("markers", "sampled(n): a family of cases alike, of which `make test` runs one in n")
     if device.asked() == "cuda":
         from trainc import _core
 

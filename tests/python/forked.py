@@ -58,8 +58,8 @@ class Process:
 
 
 def start(words: list, said: str, complained: str, cwd=None, env=None) -> Process:
-    """`words`: what stands behind `python`: a file, or -c and a program, and what it gets. `said` and `complained`: the files of
-    its stdout and stderr, which may be the same."""
+    """`words`: what stands behind `python`: a file, -c and a program or -m and a module, and what it gets. `said` and
+    `complained`: the files of its stdout and stderr, which may be the same."""
     return Process([*map(str, words)], str(said), str(complained), cwd and str(cwd), env)
 
 
@@ -136,14 +136,16 @@ def become(asked: dict) -> tuple[str, str]:
     os.environ.clear()
     os.environ.update(asked["env"])
     first, *others = asked["words"]
-    code = first == "-c"
     rest = [entry for entry in sys.path[1:] if entry not in before]
-    sys.path[:] = ["" if code else os.path.dirname(os.path.realpath(first)), *filter(None, after), *rest]
-    sys.argv[:] = ["-c", *others[1:]] if code else asked["words"]
+    folder = {"-c": "", "-m": os.getcwd()}.get(first, os.path.dirname(os.path.realpath(first)))
+    sys.path[:] = [folder, *filter(None, after), *rest]
+    sys.argv[:] = [first, *others[1:]] if first in ("-c", "-m") else asked["words"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
-    if code:
+    if first == "-c":
         return others[0], "<string>"
+    if first == "-m":  # as the interpreter itself does it
+        return f"import runpy; runpy._run_module_as_main({others[0]!r})", "<string>"
     main.__file__ = os.path.abspath(first)
     with open(first) as file:
         return file.read(), main.__file__

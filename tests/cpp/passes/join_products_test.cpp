@@ -124,6 +124,32 @@ const Case kCases[] = {
      {},
      0,
      2},
+    // [4,8] transposed and split into 16 rows of 2 is no exchange of the axes of [2,16]
+    {"another split of the same elements",
+     "%a0 = input index=6 : f32[4,8]\n%a1 = input index=7 : f32[4,8]\n%b0 = permute %a0 order=[1,0] : f32[8,4]\n%b1 = "
+     "permute %a1 order=[1,0] : f32[8,4]\n%d0 = reshape %b0 : f32[1,16,2]\n%d1 = reshape %b1 : f32[1,16,2]\n%e0 = "
+     "contract %l0 %d0 : f32[1,24,16]\n%e1 = contract %l1 %d1 : f32[1,24,16]\n%s = add %e0 %e1 : f32[1,24,16]\nreturn "
+     "%s",
+     {4},
+     2},
+    {"put together behind what is no whole row",
+     "%a = input index=6 : f32[3]\n%z = input index=7 : f32[45]\n%u0 = reshape %g0 : f32[48]\n%u1 = reshape %g1 : "
+     "f32[48]\n%u = concat %a %u0 %u1 %z axis=0 : f32[144]\n%s = add %p0 %p1 : f32[24,16]\nreturn %s %u",
+     {4},
+     2},
+    {"put together in what is no number of rows",
+     "%a = input index=6 : f32[24]\n%z = input index=7 : f32[5]\n%u0 = reshape %g0 : f32[48]\n%u1 = reshape %g1 : "
+     "f32[48]\n%u = concat %a %u0 %u1 %z axis=0 : f32[125]\n%s = add %p0 %p1 : f32[24,16]\nreturn %s %u",
+     {4},
+     2},
+    {"a sum that is there, of some of the terms",
+     "%u = concat %g0 %g1 axis=0 : f32[4,24]\n%b = reduce %u kind=sum axes=[0] : f32[24]\n%b0 = reduce %g0 kind=sum "
+     "axes=[0] : f32[24]\n%b1 = reduce %g1 kind=sum axes=[0] : f32[24]\n%b2 = reduce %g2 kind=sum axes=[0] : "
+     "f32[24]\n%v = add %b0 %b1 : f32[24]\n%w = add %v %b2 : f32[24]\n%s = add %p0 %p1 : f32[24,16]\n%t = add %s %p2 : "
+     "f32[24,16]\nreturn %t %w %b",
+     {6},
+     3,
+     2},
 };
 
 constexpr double kAll = 1e6;  // however long the chains are

@@ -80,6 +80,7 @@ def assert_same_graphs(full, quick):
         assert found == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "bf16"), [*((name, False) for name in models.NAMES), ("gpt2", True), ("roberta", True), ("llama", True)]
 )

@@ -67,6 +67,7 @@ def train(optimizer, compiled, clip=None, scheduler=False, model=None, steps=5):
     return results, model, optimizer, run
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("clip", [None, 0.1, 100.0], ids=["unclipped", "clipped", "clip idle"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_trains_as_the_loop_does(engine, strict, optimizer, clip):

@@ -57,6 +57,7 @@ def tokens(batch, length):
     return {"input_ids": ids, "labels": ids.clone()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_sizes_give_the_bits_of_a_trace_of_their_own(engine, strict, name):
     loop = of_case(name)

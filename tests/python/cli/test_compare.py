@@ -156,6 +156,7 @@ def compare(tmp_path, text: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, steps, losses", [("epochs", 6, 1), ("gan", 4, 3), ("no_optimizer", 4, 1)])
 def test_a_program_side_by_side(tmp_path, name, steps, losses):
     done = compare(tmp_path, PROGRAMS[name][0], "--steps", str(steps), "--json")

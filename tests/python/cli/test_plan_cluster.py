@@ -103,6 +103,7 @@ def test_one_rank_knows_nothing_of_the_launcher(monkeypatch):
     assert (alone["WORLD_SIZE"], alone["RANK"]) == ("1", "0") and int(alone["MASTER_PORT"]) > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "no ddp"])
 def test_a_run(tmp_path, ddp):
     """Gradients are there in stages, from the last to the first, whether the program has DDP or not; more steps are asked for

@@ -23,6 +23,7 @@ from programs import PROGRAMS
 from trainc.cli import script
 
 TRAINC = [sys.executable, "-m", "trainc", "run"]
+FORKED = ["-m", "trainc", "run"]  # where it is no matter how a process starts
 
 
 def run(*words, cwd, **options) -> subprocess.CompletedProcess:
@@ -33,13 +34,14 @@ def losses_of(text: str) -> list[float]:
     return [float(word) for line in re.findall(r"^loss (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_train_as_eager(tmp_path, name):
     text, compiled = PROGRAMS[name]
     (tmp_path / "train.py").write_text(text)
     eager = forked.run(["train.py"], cwd=tmp_path)
     assert eager.returncode == 0, eager.stderr
-    found = run(*TRAINC, "--explain", "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "--explain", "train.py"], cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert sorted(re.findall(r"^(\w+): compiled for \d+ signatures?$", found.stderr, re.MULTILINE)) == compiled, found.stderr
     wanted, got = losses_of(eager.stdout), losses_of(found.stdout)
@@ -50,7 +52,7 @@ def test_programs_train_as_eager(tmp_path, name):
 
 def test_what_compiles_itself_is_left_and_said(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAMS["compiles_with_torch"][0])
-    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "train.py"], cwd=tmp_path)
     assert "nothing was compiled: the program compiles Net itself, which stays as it is" in found.stderr
 
 
@@ -240,21 +242,21 @@ def test_under_torchrun(tmp_path, where):
 
 def test_options(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAMS["epochs"][0])
-    plain = run(*TRAINC, "train.py", cwd=tmp_path)
-    assert run(*TRAINC, "--memory", "1.0", "train.py", cwd=tmp_path).stdout == plain.stdout
-    tight = run(*TRAINC, "--memory", "100B", "train.py", cwd=tmp_path)
+    plain = forked.run([*FORKED, "train.py"], cwd=tmp_path)
+    assert forked.run([*FORKED, "--memory", "1.0", "train.py"], cwd=tmp_path).stdout == plain.stdout
+    tight = forked.run([*FORKED, "--memory", "100B", "train.py"], cwd=tmp_path)
     assert tight.returncode == 1 and "memory='100B' cannot be met" in tight.stderr, tight.stderr
     last = re.findall(r'File ".*[/"](.*)", line', tight.stderr)[-1]
     assert last == "train.py", tight.stderr  # no frames of what found it out
     eager = forked.run(["train.py"], cwd=tmp_path)
-    assert run(*TRAINC, "--eager", "train.py", cwd=tmp_path).stdout == eager.stdout
+    assert forked.run([*FORKED, "--eager", "train.py"], cwd=tmp_path).stdout == eager.stdout
 
 
 @pytest.mark.parametrize("name", ["compiles_with_torch", "compiles_with_trainc"])
 def test_eager_compiles_nothing(tmp_path, name):
     text = PROGRAMS[name][0].replace('backend="aot_eager"', "backend=lambda gm, _: print('graph') or gm.forward")
     (tmp_path / "train.py").write_text(text)
-    found = run(*TRAINC, "--eager", "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "--eager", "train.py"], cwd=tmp_path)
     plain = re.sub(r"torch\.compile\(model.*\)$", "model", text, flags=re.MULTILINE)
     plain = plain.replace("trainc.compile(model, torch", "(model, torch").replace("import trainc", "")
     (tmp_path / "plain.py").write_text(plain)
@@ -282,21 +284,21 @@ for i in range(4):
 
 def test_gradients_of_gradients(tmp_path):
     (tmp_path / "train.py").write_text(PENALTY)
-    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "train.py"], cwd=tmp_path)
     assert found.returncode == 0 and "gradients of its gradients" in found.stderr, found.stderr
     eager = forked.run(["train.py"], cwd=tmp_path)
     assert found.stdout == eager.stdout
-    found = run(*TRAINC, "--leave", "Critic", "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "--leave", "Critic", "train.py"], cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert found.stdout == eager.stdout
 
 
 def test_nothing_to_compile_is_said(tmp_path):
     (tmp_path / "train.py").write_text("print('nothing')\n")
-    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "train.py"], cwd=tmp_path)
     assert found.stdout == "nothing\n" and "nothing was compiled: no optimizer was made" in found.stderr
     (tmp_path / "train.py").write_text(FAILS.replace("model(torch", "model.forward(torch").replace(", 5)", ")"))
-    found = run(*TRAINC, "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "train.py"], cwd=tmp_path)
     assert found.returncode == 0 and "model(x) is compiled, model.forward(x)" in found.stderr, found.stderr
 
 
@@ -494,7 +496,7 @@ train(5, torch.optim.AdamW)
 def test_it_writes_a_report_of_each_model(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "train.py").write_text(TWO_MODELS)
-    found = run(*TRAINC, "--report", "report.html", "train.py", cwd=tmp_path)
+    found = forked.run([*FORKED, "--report", "report.html", "train.py"], cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     pages = {path.name: path.read_text() for path in tmp_path.glob("*.html")}
     assert sorted(pages) == ["report-2.html", "report.html"]  # where it was called, whatever the program does

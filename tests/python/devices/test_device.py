@@ -100,6 +100,7 @@ def kernels() -> dict[str, str]:
     return {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_model_trains_on_the_interpreted_device(name, monkeypatch, tmp_path, kernels):
     monkeypatch.setenv("TRAINC_DEVICE", "interpret")

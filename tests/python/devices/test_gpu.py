@@ -420,6 +420,7 @@ def test_torch_is_asked_how_many_neighbours_a_thread_takes(monkeypatch):
 # functionalisation ask.)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("door", ["compile", "train_step"])
 def test_steps_are_compiled_and_queued_for_a_gpu(door, bf16, gpu, monkeypatch):

@@ -209,6 +209,7 @@ def found():
     return ranks.Ranks(__file__, timeout=170).check()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_it_trains_as_eager_ddp(found, name):
     for rank in found:
@@ -221,6 +222,7 @@ def test_it_trains_as_eager_ddp(found, name):
     assert found[0][name]["losses"] != found[1][name]["losses"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_one_plan(found, name):
     for rank in found:

@@ -329,6 +329,7 @@ def test_autocast_regions(engine, strict):
     assert len(records.of(ours)) == 2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", ["compile", "backend"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(("batch_first", "bidirectional"), [(True, False), (False, True)])

@@ -51,6 +51,7 @@ class Spectrum(nn.Module):
         return torch.fft.irfft(f, n=6).square().mean() + f.abs().sum() + torch.angle(f + 3).cos().mean()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [Fourier, Rotary, Spectrum])

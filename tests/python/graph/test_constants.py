@@ -67,6 +67,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_tensors_that_forward_writes(engine, strict, name, door):

@@ -107,6 +107,7 @@ def _in_small_stack(call, *args) -> tuple[list, float]:
     return found[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("program", "depth"), [(elementwise, 20_000), (contractions, 2_000), (between_contractions, 20_000)])
 def test_deep_programs_compile_in_linear_time(program, depth: int) -> None:
     """Sixteen times as deep takes less than eighty times as long: caches make it forty where memory is slow, a part that grows as

@@ -122,6 +122,7 @@ def equal(a: float, b: float, tolerance: float) -> bool:
     return (math.isnan(a) and math.isnan(b)) or abs(a - b) <= tolerance * abs(b)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("door", DOORS)
 def test_losses_and_gradients_are_eagers_whatever_the_labels(door, loss):
@@ -172,6 +173,7 @@ def test_bf16_autocast_stays_within_eagers_own_error(door):
     assert ours.guarded() == HEAD
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("door", DOORS)
 def test_on_and_off_agree_and_threads_change_no_bit(door, share, monkeypatch):

@@ -99,6 +99,7 @@ def errors(run: Run, wide: Run, eager: Run, batches: int = 8) -> list[float]:
     return [math.sqrt(a / b) for a, b in squares.values()]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("door", DOORS)

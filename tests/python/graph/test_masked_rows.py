@@ -78,6 +78,7 @@ def same(got, wanted, near: float) -> None:
         torch.testing.assert_close(g, w, rtol=near, atol=near, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("additive", [False, True], ids=["boolean", "additive"])
 @pytest.mark.parametrize("rows, columns", [(5, 5), (37, 600)])

@@ -39,6 +39,7 @@ def evaluate(case: Case, precision: str) -> list[torch.Tensor]:
     return [torch.from_numpy(r.copy()) for r in results]
 
 
+@pytest.mark.sampled(4)
 @EACH
 def test_rounded(case: Case) -> None:
     for i, (got, want) in enumerate(zip(evaluate(case, "rounded"), eager(case, case.tensors()), strict=True)):
@@ -48,6 +49,7 @@ def test_rounded(case: Case) -> None:
 WIDE = [c for c in CASES if c.truth and not c.extern and all(s.dtype != torch.bfloat16 for s in c.inputs)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", WIDE, ids=lambda case: case.name)
 def test_truth(case: Case) -> None:
     """In fp64 both are the same formula; what is left is the constants, which the graph holds in f32."""
@@ -64,6 +66,7 @@ def test_convolutions_of_any_form() -> None:
             assert_near(got, want, 1e4, 1e4, f"{case.name}, result {i}")
 
 
+@pytest.mark.sampled(4)
 @EACH
 def test_compiled(case: Case) -> None:
     executable = compiled_text(graph_json(case), case.name)
@@ -77,6 +80,7 @@ def test_compiled(case: Case) -> None:
         assert_near(g, w, case.ulps + 4, case.slack + 2, f"result {i}")
 
 
+@pytest.mark.sampled(4)
 @EACH
 def test_extern_only_where_expected(case: Case) -> None:
     assert (" extern " in _core.import_text(graph_json(case))) == case.extern

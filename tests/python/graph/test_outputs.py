@@ -63,6 +63,7 @@ def arguments(how):
     return torch.randn(6, 6) if how == "dense" else torch.randn(12, 12)[::2, ::2] if how == "strided" else torch.randn(6, 6).t()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["dense", "strided", "transposed"])
 @pytest.mark.parametrize("gradient", [True, False])
 @pytest.mark.parametrize("name", PROGRAMS)

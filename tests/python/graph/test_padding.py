@@ -163,6 +163,7 @@ def same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("door", "spelling"), zip(DOORS * 2, SPELLINGS, strict=True))
 def test_on_and_off_agree_whatever_the_mask(door, spelling, monkeypatch):
     on = Run(door, spelling=spelling)

@@ -48,6 +48,7 @@ def random_cases(seed):
     return how, given
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_sizes_and_factors(engine, strict, seed):
     torch.manual_seed(seed)

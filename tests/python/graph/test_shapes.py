@@ -39,6 +39,7 @@ SHAPES = [(4, 32), (4, 24), (4, 17), (3, 40), (2, 9), (4, 32), (2, 2), (4, 63)]
 FEW = [(2, 13), (3, 11), (2, 30)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_lengths_and_a_smaller_batch_are_two_traces(engine, strict, name):
     case = models.build(name)
@@ -57,6 +58,7 @@ def test_lengths_and_a_smaller_batch_are_two_traces(engine, strict, name):
     assert len(told) == 1 and "dimension 1 of `input_ids` changed from 32 to 24" in told[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_sizes_give_the_bits_of_a_trace_of_their_own(engine, strict, name):
     case = models.build(name)

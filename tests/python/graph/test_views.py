@@ -75,6 +75,7 @@ def test_hidden_writes_leave_an_arguments_gradient(name: str, door: str) -> None
         assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 def test_random_programs_of_views_and_writes(door: str, monkeypatch) -> None:
     """More of them: view_programs.py."""

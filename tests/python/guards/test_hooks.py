@@ -116,6 +116,7 @@ def same(got, wanted):
         assert_same(a, b)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("route, at", [("compiled", 0), ("split", 4)])
 @pytest.mark.parametrize("hook", HOOKS)

@@ -107,6 +107,7 @@ def test_model(engine, strict, source):
     calls_of(net)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("source", SOURCES)
 def test_step(engine, strict, source):
     case = Case(*SOURCES[source])
@@ -252,6 +253,7 @@ def first_of(result):
     return result[0] if isinstance(result, tuple) else result
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("source", ["attribute", "argument"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name, source):
@@ -583,6 +585,7 @@ DISGUISED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("source", ["attribute", "argument"])
 @pytest.mark.parametrize("name", DISGUISED)
 def test_disguised_questions(name, source):

@@ -153,6 +153,7 @@ def steps(choose):
     return [(choose.choice(kinds), choose.randint(0, 3), choose.randint(0, 3)) for _ in range(5)] + [("read", 1, 0)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("seed", range(8))
 def test_programs_that_write_their_arguments(door, seed):

@@ -368,6 +368,7 @@ def around_a_change(source, change, *setup, door=trainc.compile):
     return *found, model
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", READS)
 def test_what_forward_reads_is_watched(name):
     plain, ours, model = around_a_change(*READS[name])
@@ -375,6 +376,7 @@ def test_what_forward_reads_is_watched(name):
     assert name in ("iterator", "default dtype") or not same(plain[0], plain[2]) or "not" in name
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", EFFECTS)
 def test_what_forward_changes_is_not_lost(name, capsys, tmp_path):
     source, seen, *setup = EFFECTS[name]

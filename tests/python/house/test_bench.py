@@ -172,6 +172,7 @@ def test_padding_is_no_work_that_matters():
     assert some.hidden_flops(some.batch(3)) == 3 * 2 * (rows * linear + pairs * attention)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_cases_are_what_their_titles_say(name):
     """Parameters in millions, as published (embeddings shared with the head counted once)."""

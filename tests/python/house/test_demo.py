@@ -34,6 +34,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line[:24].strip(): line[24:].split() for line in table if line.strip()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("amp", [[], ["--amp"]], ids=["fp32", "amp"])
 def test_it_ends_with_a_table_of_both_runs(model, amp):
     done = demo("--model", model, "--data", str(Path(__file__)), "--steps", "10", "--batch", "2", "--seq", "16", *amp)

@@ -18,11 +18,13 @@ print("complains", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "code"])
+@pytest.mark.parametrize("kind", ["file", "code", "module"])
 def test_it_finds_what_python_gives_a_program(tmp_path, kind):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "show.py").write_text(PROGRAM + "sys.exit(3)")
-    words = ["sub/show.py", "a", "b"] if kind == "file" else ["-c", PROGRAM + "sys.exit(3)", "a"]
+    words = {
+        "file": ["sub/show.py", "a", "b"], "code": ["-c", PROGRAM + "sys.exit(3)", "a"], "module": ["-m", "sub.show", "a"],
+    }[kind]  # fmt: skip
     given = {"env": {**os.environ, "TRAINC_LOG": "none", "PYTHONPATH": f"{tmp_path}:{tmp_path}/other"}, "cwd": tmp_path}
     found = forked.run(words, **given)
     command = [sys.executable, *words]

@@ -42,6 +42,7 @@ class Scaled(nn.Module):
         return y.pow(2).mean(), [y]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("count", "options"), [(16, []), (4, ["--encoders"])])
 def test_a_sample_of_programs(count, options):
     done = subprocess.run(

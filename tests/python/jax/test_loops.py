@@ -357,6 +357,7 @@ class Drawn:
         return (*results, values[0]) if self.depth == 0 else results
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(6))
 def test_drawn_loops(part):
     x = np.arange(16, dtype=np.float32).reshape(4, 4) % 5
@@ -448,6 +449,7 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_rejection_sampling(name):
     """A number on the other side of what is rejected would be another draw from there on."""

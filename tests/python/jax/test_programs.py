@@ -128,6 +128,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients(name, strict):
     """Error against fp64, over XLA's, for twelve sets of weights: of one the ratio is chance."""

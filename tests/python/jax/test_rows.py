@@ -25,6 +25,7 @@ def agree(got, wanted, exact, case):
             np.testing.assert_allclose(g.astype(np.float64), w, rtol=0, atol=case.relative * np.abs(w).max(initial=1e-30))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_row(name):
     case = CASES[name]

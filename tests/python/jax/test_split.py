@@ -152,6 +152,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_what_a_loop_runs(name):
     function, arguments, parts = LOOPS[name]

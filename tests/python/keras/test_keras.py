@@ -43,6 +43,7 @@ def close(got, wanted):
         np.testing.assert_allclose(got[name], wanted[name], rtol=2e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::trainc.base.messages.RecompileWarning")
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
 def test_fit_and_evaluate_are_keras_s(options):

@@ -51,6 +51,7 @@ def run(module, x):
     return [*results, *(p.grad for p in module.parameters()), torch.rand(3)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_eagers_numbers(door: str, layout: str) -> None:

@@ -57,6 +57,7 @@ def ratio(ours: float, eager: float, size: float) -> float:
     return (ours + tiny) / (eager + tiny) if eager + tiny else 1.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*models.NAMES, *models.IMAGES, *networks.BUILDERS])
 @pytest.mark.filterwarnings("ignore::trainc.base.messages.TraincWarning")  # of networks that are split
 def test_gradients_are_as_near_to_the_truth_as_eagers(name, monkeypatch):

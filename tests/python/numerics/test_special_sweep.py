@@ -160,6 +160,7 @@ def sweep(name: str, dtypes: list[torch.dtype]) -> list[str]:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_as_eager(name: str, core, monkeypatch) -> None:
     monkeypatch.setattr(trainc.config, "fallback", False)

@@ -280,6 +280,7 @@ def compare(c: Case, results: list[torch.Tensor]) -> None:
         assert not bad.any(), f"{dtype}: {special.report(got, want, tensors, bad)}"
 
 
+@pytest.mark.sampled(4)
 @EACH
 def test_compiled(c: Case) -> None:
     if not groups(c)[0]:

@@ -94,6 +94,7 @@ def error_ratio(kind: Kind, shape: list[int], axes: list[int], dtype: torch.dtyp
     return math.sqrt((ours + tiny) / (eager + tiny))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_error(name: str) -> None:
     kind, ratios = KINDS[name], {}

@@ -84,6 +84,7 @@ def test_every_setting_of_every_optimizer_has_a_variant():
             assert values == {True, False} or fixed, f"{make.__name__}: {name} is always {values}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", FLAGS, ids=lambda make: make.__name__)
 def test_every_variant_in_every_type(engine, make, dtype):
@@ -434,6 +435,7 @@ CHANGED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("make", "flags"), CHANGED)
 def test_a_step_sees_what_changed_since_the_last(engine, strict, make, flags, change):

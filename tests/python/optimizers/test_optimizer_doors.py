@@ -69,6 +69,7 @@ def same(make, flags, door, dtype=torch.float64, change=None):
     return ours
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
 def test_every_variant_within_a_plan(core, strict, make, door):

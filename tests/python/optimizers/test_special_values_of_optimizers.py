@@ -79,6 +79,7 @@ def assert_steps(make, flags, starts, gradients, rows, shown):
     assert records.of(mine) and all(record.optimizer is not None for record in records.of(mine))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("make", ELEMENTWISE, ids=lambda make: make.__name__)
 def test_steps_after_a_special_gradient(engine, strict, make, dtype):

@@ -68,6 +68,7 @@ MEASURED = """
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", ["compile", "step"])
 @pytest.mark.parametrize("memory", [None, 0.9])
 def test_explain_predicts_the_peak_before_the_first_step(tmp_path, door, memory):

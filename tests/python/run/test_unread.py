@@ -115,6 +115,7 @@ def assert_sees_as_eager(ours: Run, eager: Run) -> None:
         torch.testing.assert_close(seen, expected, **tolerance)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", USES)
 def test_whoever_reads_them_sees_eagers(use):
     chosen = random.Random(use)

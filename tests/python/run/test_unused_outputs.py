@@ -138,6 +138,7 @@ def train(model, call, optimizer, x):
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("door", DOORS)
 @torch._dynamo.config.patch(recompile_limit=64)
@@ -152,6 +153,7 @@ def test_parameters_without_a_gradient(engine, strict, name, door):
     assert_same(dict(ours.state_dict()), dict(plain.state_dict()), 2e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
 def test_with_the_optimizers_step(engine, strict, name, optimizer):

@@ -168,6 +168,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, way", WAYS, ids=lambda x: x if isinstance(x, str) else "-".join(x) or "plain")
 def test_agreement_says_nothing_and_changes_no_bit(name, way, reports):
     with silence():
@@ -851,6 +852,7 @@ STEPS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(5))
 def test_no_false_alarm_over_random_modules(part):
     """50 modules, two steps each, some under autocast."""
