@@ -1,5 +1,6 @@
 """Every variant of every optimizer whose update can be a part of a plan: train_step and fuse_step give what eager gives."""
 
+import collections
 import copy
 
 import pytest
@@ -64,7 +65,8 @@ def same(make, flags, door, dtype=torch.float64, change=None):
         if number == 3:
             ours.optimizer.load_state_dict(theirs)
             plain.optimizer.load_state_dict(mine)
-            for training in (plain, ours) if change else ():
+        if number == 5 and change:  # the states are as the last step left them
+            for training in (plain, ours):
                 change(training)
     return ours
 
@@ -94,6 +96,64 @@ def test_single_precision_within_a_plan(core, strict, make, door):
 def test_numbers_of_a_type_that_eager_does_not_make(core, strict, door):
     for make in (torch.optim.AdamW, torch.optim.NAdam):
         same(make, {}, door, change=count_in_whole_numbers)
+
+
+def one_of(training):
+    """A parameter of the group that has three."""
+    return training.model[2].weight
+
+
+def replace_state(training, change):
+    state = training.optimizer.state.get(one_of(training), {})
+    for name in state:
+        state[name] = change(state[name])
+
+
+def replace_all_states(training):
+    others = {p: {key: value + 1 for key, value in state.items()} for p, state in training.optimizer.state.items()}
+    training.optimizer.state = collections.defaultdict(dict, others)
+
+
+def replace_memory(training):
+    for value in training.optimizer.state.get(one_of(training), {}).values():
+        value.data = value.data * 2 + 1 if value.dim() else value.data.double() + 1
+
+
+def count_in_narrow_numbers(training):
+    """256 and 1 are 256 in bf16."""
+    for p, state in training.optimizer.state.items():
+        if "step" in state:
+            state["step"].fill_(256.0)
+            state["step"].data = state["step"].data.bfloat16() if p is one_of(training) else state["step"].data
+
+
+CHANGES = {
+    "numbers of another type": count_in_narrow_numbers,
+    "a state's tensors": lambda training: replace_state(training, lambda value: value + 1),
+    "its memory": replace_memory,
+    "its numbers": lambda training: replace_state(training, lambda value: value if value.dim() else value.fill_(0.25)),
+    "its numbers' types": lambda training: replace_state(training, lambda value: value if value.dim() else value.double()),
+    "a state": lambda training: training.optimizer.state.update({one_of(training): {
+        key: value + 1 for key, value in training.optimizer.state.get(one_of(training), {}).items()
+    }}),
+    "no state": lambda training: training.optimizer.state.pop(one_of(training), None),
+    "all states": replace_all_states,
+    "the parameter's memory": lambda training: setattr(one_of(training), "data", one_of(training).data * 2),
+    "a setting": lambda training: training.optimizer.param_groups[1].update(lr=0.1, weight_decay=0.3),
+    "a flag": lambda training: training.optimizer.param_groups[1].update(maximize=True),
+}  # fmt: skip
+CHANGED = [
+    (torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.5}), (torch.optim.SGD, {}), (torch.optim.NAdam, {}),
+    (torch.optim.ASGD, {"t0": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make, flags", CHANGED, ids=["AdamW", "momentum", "SGD", "NAdam", "ASGD"])
+@pytest.mark.parametrize("door", DOORS)
+def test_a_plan_sees_what_changed_since_the_last_step(core, strict, make, flags, change, door):
+    same(make, flags, door, change=CHANGES[change])
 
 
 @pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)

@@ -27,7 +27,7 @@ from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint import storage
 from trainc.torch.joint.outputs import Outputs
 from trainc.torch.joint.unread import Unread
-from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Slot, Updates, distinct_keys
+from trainc.torch.optimizers.updates import Found, Misfit, PlanMemory, PlanUpdates, Slot, Updates
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.executable import CoreExecutable
 from trainc.torch.run.pool import Pool
@@ -352,13 +352,13 @@ class Specialization:
             return None
         updates = self._fusion.updates(slots)
         with disable_current_modes():  # a trace is going on
-            return self._plan_updates(updates, updates.scalar_keys())
+            return self._plan_updates(updates, updates.look())
 
-    def _plan_updates(self, updates: Updates, keys: list[ScalarKey]) -> PlanUpdates:
+    def _plan_updates(self, updates: Updates, found: Found) -> PlanUpdates:
         context = self._context
         first = context.primals + len(context.constants) + self._tangents + self._forward_outputs
         primals = [slot.primal for slot in updates.slots]
-        return PlanUpdates(*distinct_keys(keys), primals, primals, first, context.device)
+        return PlanUpdates(found.classes, found.distinct, primals, primals, first, context.device)
 
     def _step(
         self,
@@ -372,26 +372,25 @@ class Specialization:
         they can run apart."""
         updates = self._fusion.updates(slots)
         try:
-            executable, inputs, keys, states = self._ready(updates, slots, kept, tangents, defined)
+            executable, inputs, found, states = self._ready(updates, slots, kept, tangents, defined)
         except (UserError, NotCompiled):
             raise
         except Exception as error:
             _apart(error)
         with interrupts.held():
             executable(inputs, arena)
-            updates.finish(keys, states)
+            updates.finish(found, states)
 
     def _ready(
         self, updates: Updates, slots: list[Slot], kept: Sequence[Tensor], tangents: Sequence[Tensor | None],
         defined: tuple[bool, ...],
-    ) -> tuple[Executable, list[Tensor | None], list[ScalarKey], list[list[Tensor]]]:  # fmt: skip
+    ) -> tuple[Executable, list[Tensor | None], Found, list[list[Tensor]]]:  # fmt: skip
         """The plan of a step, what it is given, and what is told of it when it has run. Nothing is changed."""
-        context, keys = self._context, updates.scalar_keys()
-        classes, distinct = distinct_keys(keys)
+        context, found = self._context, updates.look()
         overwrites, unmade = not context.pending.alive(), self._unmade[defined]
-        key = defined, overwrites, tuple(classes), tuple([key.variant for key in distinct])
+        key = defined, overwrites, tuple(found.classes), tuple([key.variant for key in found.distinct])
         if key not in self._fused:
-            plan = self._plan_updates(updates, keys)
+            plan = self._plan_updates(updates, found)
             build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
             try:
                 self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([])
@@ -408,9 +407,9 @@ class Specialization:
             inputs[i if i < primals else i + len(tangents)] = tensor
         for slot in slots:
             inputs[slot.primal] = slot.parameter
-        states = updates.states(keys)
+        states = updates.states(found)
         memory.check(slots, states, [tensor for tensor in inputs if tensor is not None])
-        return executable, [*inputs, *plan.inputs(states, [updates.scalars(key) for key in distinct])], keys, states
+        return executable, [*inputs, *plan.inputs(states, updates.scalars(found))], found, states
 
     # -- the plans ----------------------------------------------------------------------------------------------------
 

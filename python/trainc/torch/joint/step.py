@@ -21,7 +21,7 @@ from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
-from trainc.torch.optimizers.updates import Misfit, PlanMemory, PlanUpdates, ScalarKey, Updates, distinct_keys, shared_memory
+from trainc.torch.optimizers.updates import Found, Misfit, PlanMemory, PlanUpdates, Updates, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
 Tensor = torch.Tensor
@@ -61,16 +61,17 @@ class CompiledStep:
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._check_gradients(tensors)
-        keys = self.updates.scalar_keys()
-        distinct, states = self._built_for(keys), self.updates.states(keys)
+        found = self.updates.look()
+        self._build_for(found)
+        states = self.updates.states(found)
         try:
             self._memory.check(self.traced.slots, states, tensors)
         except Misfit as reason:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
-        scalars = [self.updates.scalars(key) for key in distinct]
+        scalars = self.updates.scalars(found)
         with interrupts.held():
             outputs = self._run(tensors, states, scalars)
-            self.updates.finish(keys, states)
+            self.updates.finish(found, states)
             for call in self.traced.afterwards:
                 call()
         own = [None if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
@@ -113,14 +114,12 @@ class CompiledStep:
 
     def prepare(self) -> None:
         """Compiles what the next call would run."""
-        self._built_for(self.updates.scalar_keys())
+        self._build_for(self.updates.look())
 
-    def _built_for(self, keys: list[ScalarKey]) -> list[ScalarKey]:
-        """The distinct ones of `keys`; a plan for them is there afterwards."""
-        classes, distinct = distinct_keys(keys)
-        if classes != self._classes:
-            self._build(classes, distinct)
-        return distinct
+    def _build_for(self, found: Found) -> None:
+        """A plan for these keys is there afterwards."""
+        if found.classes != self._classes:
+            self._build(found)
 
     def _check_gradients(self, tensors: list[Tensor]) -> None:
         """UserError where a gradient from before would be added to one of the step's, or be read."""
@@ -141,16 +140,16 @@ class CompiledStep:
             if tensor.grad is not None:
                 tensor.grad = None
 
-    def _build(self, classes: list[int], distinct: list[ScalarKey]) -> None:
+    def _build(self, found: Found) -> None:
         traced, record, where = self.traced, self.record, self._runners.device
         primals = [slot.primal for slot in traced.slots]
         graph, narrow = traced.graph, {}
         if where.narrow_gradients:
             graph, narrow = _with_narrow_gradients(graph, traced.forward, len(primals))
-        updates = PlanUpdates(classes, distinct, range(len(primals)), primals, self._inputs + 1, where, narrow)
+        updates = PlanUpdates(found.classes, found.distinct, range(len(primals)), primals, self._inputs + 1, where, narrow)
         step = self._step = captured("step", graph, record.name, where, self._inputs, traced.forward, updates)
         self._plan = self._runners.make(record, lambda runner: runner.whole(step, self._kernels, record.limit))
-        self._classes = classes
+        self._classes = found.classes
         if self._like is not None and self._like._plan is not None:
             self._plan.share_memory(self._like._plan)
         record.forward, record.whole, record.footprint = self._plan, True, self._plan.footprint

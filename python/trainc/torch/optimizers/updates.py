@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from trainc.torch import compat
 from trainc.torch.device import Host
 from trainc.torch.graph import wire
 from trainc.torch.guards.overlap import Apart, Overlapping
+from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
-from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
+from trainc.torch.optimizers import NUMBERS, Count, Variant, formula_of, optimizer
 from trainc.torch.optimizers.kernels import trace_formula
 from trainc.torch.optimizers.state import Numbers, count_of, fresh_numbers, fresh_state
 
@@ -50,6 +52,20 @@ def shared_memory(parameters: Mapping[int, Tensor], inputs: Mapping[int, Tensor]
     return next((p for place, p in parameters.items() if p.numel() and uses[storages[place]] > 1), None)
 
 
+@dataclass
+class Found:
+    """What a step finds of its slots, before it. A plan is made for `classes`, of each slot the index of its key, and given the
+    scalars of the `distinct` keys. `again`: what knows the states, where they are as the last step left them."""
+
+    classes: list[int]
+    distinct: list[ScalarKey]
+    again: KnownStates | None = None
+
+    def keys(self) -> list[ScalarKey]:
+        """Of each slot."""
+        return [self.distinct[i] for i in self.classes]
+
+
 class Updates:
     """The optimizers' side of a step: state made by torch's own code, scalars computed on the host."""
 
@@ -57,9 +73,16 @@ class Updates:
         self.slots, self.optimizers = slots, optimizers
         self._numbers = Numbers()
         self._made: list[tuple[Slot, dict[str, Any]]] = []  # states that the optimizers lack, until the step is done
+        self._known: KnownStates | None = None
+        self._updated: dict[tuple[int, int], list[Tensor]] = {}  # parameters of each group
+        for slot in slots:
+            self._updated.setdefault((slot.optimizer, slot.group), []).append(slot.parameter)
 
-    def scalar_keys(self) -> list[ScalarKey]:
-        """Of each slot, for the next step; makes no state."""
+    def look(self) -> Found:
+        """What the next step finds; makes no state."""
+        if self._known is not None and (found := self._known.look()) is not None:
+            return found
+        self._known = None
         keys, variants, counts, groups = [], {}, {}, {}
         for slot in self.slots:
             owner, kind = self.optimizers[slot.optimizer], (slot.optimizer, slot.group, slot.parameter.dtype)
@@ -79,19 +102,21 @@ class Updates:
             if found not in counts:
                 counts[found] = count_of(formula, group, old, first, dtypes)
             keys.append(ScalarKey(slot.optimizer, slot.group, v, counts[found]))
-        return keys
+        distinct = list(dict.fromkeys(keys))
+        return Found([distinct.index(key) for key in keys], distinct)
 
     def _group(self, slot: Slot) -> dict:
         """A slot's group, with the settings that eager would find."""
         owner = self.optimizers[slot.optimizer]
-        updated = [s.parameter for s in self.slots if (s.optimizer, s.group) == (slot.optimizer, slot.group)]
-        return formula_of(owner).settings(owner.param_groups[slot.group], updated)
+        return formula_of(owner).settings(owner.param_groups[slot.group], self._updated[slot.optimizer, slot.group])
 
-    def states(self, keys: list[ScalarKey]) -> list[list[Tensor]]:
+    def states(self, found: Found) -> list[list[Tensor]]:
         """The state's tensors of each slot. What is missing is made, and becomes the optimizers' own in `finish` alone: a step
         that comes to nothing leaves no state behind, by which the next would not be a first one."""
         states, self._made = [], []
-        for slot, key in zip(self.slots, keys, strict=True):
+        if found.again is not None:
+            return found.again.states
+        for slot, key in zip(self.slots, found.keys(), strict=True):
             owner, v, made = self.optimizers[slot.optimizer], key.variant, {}
             state = owner.state.get(slot.parameter, {})
             if not state and (v.states or v.formula.numbers):
@@ -102,34 +127,72 @@ class Updates:
             states.append([made[name] if name in made else state[name] for name in v.states])
         return states
 
-    def scalars(self, key: ScalarKey) -> list[float]:
-        return key.variant.values(self.optimizers[key.optimizer].param_groups[key.group], key.count)
+    def scalars(self, found: Found) -> list[list[float]]:
+        """Of each distinct key."""
+        groups = [self.optimizers[key.optimizer].param_groups[key.group] for key in found.distinct]
+        return [key.variant.values(group, key.count) for key, group in zip(found.distinct, groups, strict=True)]
 
-    def finish(self, keys: list[ScalarKey], states: list[list[Tensor]]) -> None:
+    def finish(self, found: Found, states: list[list[Tensor]]) -> None:
         """The step is done: what was made for it is the optimizers', and what they count goes on."""
-        for slot, made in self._made:
-            self.optimizers[slot.optimizer].state[slot.parameter].update(made)
-        self._made = []
-        columns: dict[tuple, tuple[list[Tensor], list[float]]] = {}
-        for slot, key in zip(self.slots, keys, strict=True):
-            state = self.optimizers[slot.optimizer].state.get(slot.parameter, {})
-            for name, value in zip(key.variant.formula.numbers, key.count.new, strict=True):
-                numbers, values = columns.setdefault((slot.optimizer, name), ([], []))
-                numbers.append(state[name])
-                values.append(value)
-        for numbers, values in columns.values():
-            self._numbers.column(numbers).write(values)
-        written = [t for slot, state in zip(self.slots, states, strict=True) for t in (slot.parameter, *state)]
-        torch.autograd.graph.increment_version(written)
+        made, self._made = self._made, []
+        for slot, state in made:
+            self.optimizers[slot.optimizer].state[slot.parameter].update(state)
+        known = found.again or KnownStates(self, found, states)
+        known.advance(found)
         for owner in self.optimizers:
             compat.mark_stepped(owner)
+        self._known = None if made else known  # a first step's dictionaries may lack what the next one's have
 
 
-def distinct_keys(keys: list[ScalarKey]) -> tuple[list[int], list[ScalarKey]]:
-    """The keys without repetition: (of each key, its index among the distinct ones; the distinct ones). A plan is made for the
-    former, and given scalars of the latter."""
-    distinct = list(dict.fromkeys(keys))
-    return [distinct.index(key) for key in keys], distinct
+class KnownStates:
+    """What a step found of the slots' states, and whether the next one finds it again: the very objects, of the same types, and
+    of each class one count."""
+
+    def __init__(self, updates: Updates, found: Found, states: list[list[Tensor]]):
+        slots, optimizers = updates.slots, updates.optimizers
+        self.states, self._updates, self._classes, self._keys = states, weakref.ref(updates), found.classes, found.distinct
+        self._tables = [(each, each.state) for each in optimizers]
+        tables = [table for _, table in self._tables]
+        own = [tables[slot.optimizer].get(slot.parameter) for slot in slots]
+        places = [*tables, *[each for each in own if each is not None]]
+        self._same = contents_guard(places, contents(places))
+        self._written = [t for slot, state in zip(slots, states, strict=True) for t in (slot.parameter, *state)]
+        self._slots: list[Slot] = []  # one of each class
+        self._columns: list[list[list[Tensor]]] = []  # of each class, and each number of its formula
+        for i, key in enumerate(found.distinct):
+            those = [place for place, of in enumerate(found.classes) if of == i]
+            self._slots.append(slots[those[0]])
+            self._columns.append([[own[place][name] for place in those] for name in key.variant.formula.numbers])
+        self._numbers = [number for columns in self._columns for column in columns for number in column]
+        self._types = TypeGuard(self._numbers) if self._numbers else None
+
+    def look(self) -> Found | None:
+        """What the next step finds, where that is known by this."""
+        if any(owner.state is not table for owner, table in self._tables) or not self._same():
+            return None
+        if self._types is not None and not self._types(self._numbers):
+            return None
+        updates, groups, distinct = self._updates(), {}, []
+        for slot, old, columns in zip(self._slots, self._keys, self._columns, strict=True):
+            place = slot.optimizer, slot.group
+            group = groups[place] = groups[place] if place in groups else updates._group(slot)
+            owner = updates.optimizers[slot.optimizer]
+            if optimizer.variant_of(owner, group, slot.parameter.dtype) != old.variant:
+                return None
+            rows = set(zip(*[updates._numbers.column(column).read() for column in columns], strict=True)) if columns else {()}
+            if len(rows) != 1:
+                return None
+            dtypes = tuple([column[0].dtype for column in columns])
+            distinct.append(ScalarKey(*place, old.variant, count_of(old.variant.formula, group, rows.pop(), False, dtypes)))
+        return Found(self._classes, distinct, self)
+
+    def advance(self, found: Found) -> None:
+        """Writes the numbers as they are after the step, and tells autograd what was written."""
+        updates = self._updates()
+        for key, columns in zip(found.distinct, self._columns, strict=True):
+            for value, column in zip(key.count.new, columns, strict=True):
+                updates._numbers.column(column).write([value] * len(column))
+        torch.autograd.graph.increment_version(self._written)
 
 
 class Misfit(NotCompiled):
@@ -180,6 +243,10 @@ class PlanUpdates:
         sizes = [len(key.variant.scalars) for key in distinct]
         sized = zip(sizes, distinct, strict=True)
         self._scalars = [torch.empty(size, dtype=key.variant.dtype, device=where.torch) for size, key in sized]
+        self._on_host = [
+            (NUMBERS[t.dtype] * t.numel()).from_address(t.data_ptr()) if t.is_cpu and t.dtype in NUMBERS else None
+            for t in self._scalars
+        ]
         self._views = [view for scalars in self._scalars for view in scalars.unbind()]
         first_scalar = first + sum(len(v.states) for v in variants)
         places = [first_scalar + sum(sizes[:i]) for i in range(len(distinct))]
@@ -197,8 +264,11 @@ class PlanUpdates:
         return [[(graph, v.in_place) for graph, (v, _) in zip(graphs, self._formulas, strict=True)], self._listed]
 
     def inputs(self, states: list[list[Tensor]], scalars: list[list[float]]) -> list[Tensor]:
-        for tensor, values in zip(self._scalars, scalars, strict=True):
-            tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
+        for tensor, memory, values in zip(self._scalars, self._on_host, scalars, strict=True):
+            if memory is not None:
+                memory[:] = values
+            else:
+                tensor.copy_(torch.tensor(values, dtype=torch.float64, device="cpu").to(tensor.dtype), non_blocking=True)
         return [*(t for state in states for t in state), *self._views]
 
     def run(
@@ -214,4 +284,4 @@ class PlanUpdates:
                     row[place].copy_(result)
 
 
-__all__ = ["Misfit", "PlanMemory", "PlanUpdates", "ScalarKey", "Slot", "Updates", "distinct_keys", "shared_memory"]
+__all__ = ["Found", "Misfit", "PlanMemory", "PlanUpdates", "ScalarKey", "Slot", "Updates", "shared_memory"]
