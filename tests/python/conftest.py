@@ -69,19 +69,19 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--every-case", action="store_true", help="run every case of what is marked `sampled` (make test-every)")
+    parser.addoption("--every-case", action="store_true", help="run every test and every case of it (make test-every)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Of `@pytest.mark.sampled(n)`, a family of cases that are alike, one in n is run, always the same ones. Whoever names tests
-    or files, or asks for every case, gets every case."""
+    """Of `@pytest.mark.sampled(n)`, a family of cases that are alike, one in n is run, always the same ones; of what is
+    `@pytest.mark.thorough` nothing. Whoever names tests or files, or asks for every case, gets every case."""
     if config.option.every_case or config.option.keyword or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     families: dict[str, list] = {}
     for test in items:
         families.setdefault(test.nodeid.partition("[")[0], []).append(test)
-    left_out = set()
+    left_out = {test for test in items if test.get_closest_marker("thorough")}
     for tests in families.values():
         if mark := tests[0].get_closest_marker("sampled"):
             in_no_order = sorted(tests, key=lambda test: zlib.crc32(test.nodeid.encode()))
@@ -94,6 +94,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     """`TRAINC_DEVICE=cuda make test` on a machine without a GPU says so at once, instead of failing test by test."""
     config.addinivalue_line("markers", "sampled(n): a family of cases alike, of which `make test` runs one in n")
+    config.addinivalue_line("markers", "thorough: what `make test-every` runs, and `make test` does not")
     if device.asked() == "cuda":
         from trainc import _core
 

@@ -80,7 +80,7 @@ def assert_same_graphs(full, quick):
         assert found == expected
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "bf16"), [*((name, False) for name in models.NAMES), ("gpt2", True), ("roberta", True), ("llama", True)]
 )
@@ -93,6 +93,7 @@ def test_models_have_the_graph_of_a_full_trace(name, bf16, traced):
     assert_same_graphs(*traced(run))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gpt2", "roberta", "llama"])
 def test_steps_have_the_graph_of_a_full_trace(name, traced):
     def run():
@@ -300,6 +301,7 @@ def test_the_second_trace_of_a_first_call_knows_what_the_first_has_met(monkeypat
     assert quick == losses(True)
 
 
+@pytest.mark.sampled(2)
 def test_losses_are_those_of_a_full_trace(engine, monkeypatch):
     def losses(in_full):
         monkeypatch.setattr(config, "trace_in_full", in_full)

@@ -57,7 +57,7 @@ def tokens(batch, length):
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_sizes_give_the_bits_of_a_trace_of_their_own(engine, strict, name):
     loop = of_case(name)
@@ -234,6 +234,7 @@ def test_a_size_that_cannot_meet_the_limit_is_refused_and_others_go_on(core, str
     assert traces(run) == ["static", "symbolic", "sizes", "sizes"]
 
 
+@pytest.mark.thorough
 def test_kernels_are_shared_between_lengths(core, strict):
     loop = of_case("gpt2")
     run = trainc.train_step(loop.step)

@@ -235,6 +235,7 @@ def test_a_program_that_trains_in_a_thread_ends(tmp_path, monkeypatch):
 SEEDS_ITSELF = PROGRAMS["epochs"][0].replace("torch.manual_seed(1)\n", "")
 
 
+@pytest.mark.thorough
 def test_the_seed_is_set_before(tmp_path):
     """A program that seeds nothing is repeatable; one that seeds from the clock is not."""
     done = compare(tmp_path, SEEDS_ITSELF, "--steps", "4", "--json")
@@ -253,6 +254,7 @@ def test_other_numbers_are_seen(tmp_path):
     assert done.stderr.count("disturbed") == 3
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_compared(tmp_path):
     done = compare(tmp_path, "print('last words')\nraise SystemExit(4)")
     assert done.returncode == 2 and "ended with 4" in done.stderr and "last words" in done.stderr

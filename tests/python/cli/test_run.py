@@ -34,7 +34,7 @@ def losses_of(text: str) -> list[float]:
     return [float(word) for line in re.findall(r"^loss (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_train_as_eager(tmp_path, name):
     text, compiled = PROGRAMS[name]
@@ -226,6 +226,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["outermost", "deeper"])
 def test_under_torchrun(tmp_path, where):
     (tmp_path / "train.py").write_text(DISTRIBUTED)

@@ -26,7 +26,7 @@ def kernels() -> dict[str, str]:
     return {}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, bf16, products", ALL if WHOLE else SAMPLE)
 def test_a_step_is_what_it_means(name, bf16, products, monkeypatch, tmp_path, kernels):
     monkeypatch.setenv("TRAINC_DUMP", "loop")

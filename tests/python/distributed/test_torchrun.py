@@ -39,6 +39,7 @@ def eager(folder):
     return losses(folder, str(EXAMPLE), "--eager", "--steps", "4")[0]
 
 
+@pytest.mark.thorough
 def test_the_example(folder, eager):
     found, _ = losses(folder, str(EXAMPLE), "--steps", "4")
     assert found == pytest.approx(eager, abs=2e-5) and len(found) == 4

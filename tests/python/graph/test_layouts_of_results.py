@@ -63,6 +63,7 @@ OPS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operations(layout: str) -> None:
     compared = 0
@@ -134,6 +135,7 @@ class Masked(nn.Module):
         return self.drop(self.layer(self, x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", DOORS)
 def test_masks_and_strides_are_eagers(door: str) -> None:
     for name, layer in MASKED.items():

@@ -92,6 +92,7 @@ def is_decomposed(target: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
+@pytest.mark.thorough
 def test_every_row_has_a_case() -> None:
     called = {wire.target_name(node.target) for case in CASES for node in traced(case).graph.nodes if node.op == "call_function"}
     missing = set(_core.supported_operations()) - called

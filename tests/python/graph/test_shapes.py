@@ -58,7 +58,7 @@ def test_lengths_and_a_smaller_batch_are_two_traces(engine, strict, name):
     assert len(told) == 1 and "dimension 1 of `input_ids` changed from 32 to 24" in told[0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_sizes_give_the_bits_of_a_trace_of_their_own(engine, strict, name):
     case = models.build(name)
@@ -183,6 +183,7 @@ def test_strides_belong_to_the_trace(engine, strict):
         assert_same(ours(x), plain(x))
 
 
+@pytest.mark.sampled(2)
 def test_two_forwards_of_different_sizes_before_a_backward(engine, strict):
     case = models.build("gpt2")
     plain, ours = case.model, trainc.compile(copy.deepcopy(case.model))
@@ -295,6 +296,7 @@ def test_kernels_are_shared_between_lengths(core, strict):
     assert sum(compiled[2:]) < 0.1 * sum(of[2:]), compiled
 
 
+@pytest.mark.sampled(2)
 def test_lengths_through_torch_compile_are_two_traces(engine, strict):
     """Dynamo gives symbols at the second shape: from there on one trace of ours serves all sizes of its graph."""
     case = models.build("gpt2")

@@ -55,6 +55,7 @@ def test_a_tiny_run_and_its_resumption(tmp_path, capsys):
         run.run(run.arguments([*words, "--steps", "2"]))
 
 
+@pytest.mark.thorough
 def test_another_tree_takes_part(tmp_path):
     words = ["--cases", "tiny", "--precisions", "fp32", "--steps", "1", "--contestants", "trainc", "--no-floor"]
     package = tmp_path / "python" / "trainc"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.thorough
 def test_a_cross_section(tmp_path):
     pytest.importorskip("expecttest")  # torch.testing._internal wants it
     run = [sys.executable, Path(__file__).parents[2] / "conformance", "--sample", "--samples", "1", "--jobs", "2"]

@@ -65,6 +65,7 @@ def _verdicts(arguments, out):
     return [v for v in verdicts if v["class"] != "group"], done
 
 
+@pytest.mark.thorough
 def test_a_sample_of_jax_s_own_cases(tmp_path):
     pytest.importorskip("jax")
     verdicts, done = _verdicts(["--sample", "--jobs", "1"], tmp_path / "results.jsonl")

@@ -24,6 +24,7 @@ def losses(*words):
     return [float(loss) for loss in re.findall(r"loss ([\d.]+)", ran.stdout)]
 
 
+@pytest.mark.thorough
 def test_gpt2_with_dropout_in_every_layer():
     """Its causal mask is looked for among the bits of the dropout masks: in expressions that would not end."""
     words = "--layers", "2", "--width", "64", "--heads", "2", "--length", "64", "--steps", "3", "--dropout", "0.1"

@@ -78,6 +78,7 @@ _OF_PARTS = ("stablehlo.cbrt", "stablehlo.sine", "stablehlo.cosine", "chlo.conj"
 ELSEWHERE |= {f"complex {name}" for name in ELSEWHERE} | {f"complex {n}" for n in _OF_PARTS}
 
 
+@pytest.mark.thorough
 def test_every_row_has_a_case():
     met = set()
     for case in CASES.values():

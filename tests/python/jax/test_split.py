@@ -78,6 +78,7 @@ STEPS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_programs(seed):
     draw = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ def updated_in_place(step, state, batch):
     assert np.mean([a.unsafe_buffer_pointer() in places for a in jax.tree.leaves(after)]) > 0.9
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_trains_as_in_f64(name, strict):
     step, state_of, batch_of = STEPS[name]

@@ -73,6 +73,7 @@ def test_mixed_precision_and_callbacks():
     assert rates[:3] == rates[3:] and len(set(rates)) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::trainc.base.messages.RecompileWarning")
 def test_its_losses_are_as_near_to_f64_as_xla_s():
     fit_ratio.holds(fit_ratio.ratio())

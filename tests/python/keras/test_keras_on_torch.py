@@ -9,7 +9,7 @@ import sys
 import fit_ratio
 import numpy as np
 import pytest
-from loss_rule import violations
+from loss_rule import bounds, violations
 
 PROGRAM = pathlib.Path(__file__).with_name("keras_on_torch.py")
 
@@ -31,9 +31,11 @@ def test_it_trains_as_eager_keras_does(found):
     eager, compiled = found["eager"], found["compiled"]
     assert not violations(compiled["losses"], eager["losses"], found["disturbed"])
     assert len(compiled["losses"]) == 9
+    may_part = max(1e-4, bounds(eager["losses"], found["disturbed"])[-1])
     for name, values in eager["history"].items():
-        np.testing.assert_allclose(compiled["history"][name], values, rtol=1e-4)
-    np.testing.assert_allclose(compiled["evaluated"], [eager["history"][n][-1] for n in ("val_loss", "val_accuracy")], rtol=1e-4)
+        np.testing.assert_allclose(compiled["history"][name], values, rtol=may_part)
+    evaluated = [eager["history"][name][-1] for name in ("val_loss", "val_accuracy")]
+    np.testing.assert_allclose(compiled["evaluated"], evaluated, rtol=may_part)
     assert compiled["predicted"] == [48, 3]
 
 
@@ -50,5 +52,6 @@ def test_what_is_not_there_is_a_user_error(found):
     assert "fuse_step" in one and "memory=" in two
 
 
+@pytest.mark.thorough
 def test_its_losses_are_as_near_to_f64_as_pytorch_s():
     fit_ratio.holds(told_by(fit_ratio.__file__))

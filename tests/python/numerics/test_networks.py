@@ -40,7 +40,7 @@ def train(name: str, door=lambda model: model, disturbance: int = 0) -> list[flo
 eager = functools.cache(functools.partial(train, door=lambda model: model))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", networks.BUILDERS)
 @pytest.mark.filterwarnings("ignore::trainc.base.messages.TraincWarning")  # of what is split

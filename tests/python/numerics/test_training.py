@@ -31,6 +31,7 @@ def check_losses(name: str, found: list[float]) -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", models.NAMES)
 def test_compile_trains_as_eager_does(name):
     case = models.build(name)
@@ -61,7 +62,7 @@ def cached(monkeypatch, tmp_path):
 
 
 # Eager's convolutions in bf16 take seconds a step on a CPU without AVX-512: ResNet-50 is the one model with fewer layers here.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["resnet14" if name == "resnet50" else name for name in models.NAMES])
 @pytest.mark.usefixtures("cached")
 def test_under_autocast_it_is_as_near_to_fp32_as_eager_is(name):

@@ -117,6 +117,7 @@ def _same(got: list[Tensor], wanted: list[Tensor]) -> None:
             torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", ["compile", "backend"])
 def test_random_programs(strict, door: str) -> None:
     """Masks bit for bit, and the state of the generator after forward and after backward."""

@@ -68,7 +68,7 @@ MEASURED = """
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("door", ["compile", "step"])
 @pytest.mark.parametrize("memory", [None, 0.9])
 def test_explain_predicts_the_peak_before_the_first_step(tmp_path, door, memory):
@@ -103,6 +103,7 @@ def trained(door: str, memory, steps: int = 3) -> tuple[Memory, list[float]]:
     return told.memory, losses
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", ["compile", "step"])
 def test_losses_are_the_same_to_the_bit_for_every_budget(strict, door):
     free, losses = trained(door, None)
@@ -196,6 +197,7 @@ print("went on")
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", ["compile", "step"])
 def test_max_batch_of_a_script(tmp_path, door):
     script = tmp_path / "train.py"
