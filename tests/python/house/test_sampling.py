@@ -41,9 +41,10 @@ def test_it_is_the_same_sample_in_any_order():
     assert set(run_of(FAMILY)[0]) == set(run_of(FAMILY[::-1])[0])
 
 
-@pytest.mark.parametrize(
-    "asked", [{"every_case": True}, {"keyword": "family"}, {"source": pytest.Config.ArgsSource.ARGS}], ids=["every", "-k", "files"]
-)
+ASKED = {"every": {"every_case": True}, "-k": {"keyword": "family"}, "files": {"source": pytest.Config.ArgsSource.ARGS}}
+
+
+@pytest.mark.parametrize("asked", ASKED)
 def test_who_asks_for_more_gets_every_case(asked):
     items = [*FAMILY, *OTHERS, *THOROUGH]
-    assert run_of(items, **asked) == (items, [])
+    assert run_of(items, **ASKED[asked]) == (items, [])
