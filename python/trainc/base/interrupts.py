@@ -8,10 +8,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+try:  # what `signal`'s own functions call; they make enumerations' members of all that goes in and out, at each step
+    from _signal import getsignal
+    from _signal import signal as handle
+except ImportError:
+    from signal import getsignal
+    from signal import signal as handle
+
 # Signals by which programs end or stop what runs: by Python's own handlers, or their own.
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
-)
+_NAMES = "SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2"
+_SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 
 
 class held:
@@ -25,10 +31,10 @@ class held:
             return
         try:
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler = getsignal(number)
                 if callable(handler):
                     self._before[number] = handler
-                    signal.signal(number, lambda number, frame: self._came.append((number, frame)))
+                    handle(number, lambda number, frame: self._came.append((number, frame)))
         except BaseException:  # of a handler that was not replaced yet
             self.__exit__()
             raise
@@ -37,7 +43,7 @@ class held:
         try:
             while self._before:
                 number, handler = next(iter(self._before.items()))
-                signal.signal(number, handler)  # raises what its handler raises, where the signal comes right now
+                handle(number, handler)  # raises what its handler raises, where the signal comes right now
                 del self._before[number]
                 self._call(number, handler)
         finally:

@@ -162,6 +162,9 @@ class Column:
         self._known, self._numbers = known, numbers
         self._places = None if scalar is None else [scalar.from_address(number.data_ptr()) for number in numbers]
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def read(self) -> list[float]:
         if self._places is None:
             return [self._known.read(number) for number in self._numbers]
@@ -206,5 +209,6 @@ def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool,
 
 
 __all__ = [
-    "Counted", "GroupGuard", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group", "torchs_step", "unhooked",
+    "Column", "Counted", "GroupGuard", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group", "scalar_of",
+    "torchs_step", "unhooked",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS, Count, Variant, formula_of, optimizer
 from trainc.torch.optimizers.kernels import trace_formula
-from trainc.torch.optimizers.state import Numbers, count_of, fresh_numbers, fresh_state
+from trainc.torch.optimizers.state import Column, Numbers, count_of, fresh_numbers, fresh_state, scalar_of
 
 Tensor = torch.Tensor
 
@@ -60,6 +60,7 @@ class Found:
     classes: list[int]
     distinct: list[ScalarKey]
     again: KnownStates | None = None
+    columns: list[list[Column]] = field(default_factory=list)  # with `again`: of each class, where its numbers are
 
     def keys(self) -> list[ScalarKey]:
         """Of each slot."""
@@ -138,7 +139,10 @@ class Updates:
         for slot, state in made:
             self.optimizers[slot.optimizer].state[slot.parameter].update(state)
         known = found.again or KnownStates(self, found, states)
-        known.advance(found)
+        for key, columns in zip(found.distinct, found.columns or known.columns(), strict=True):
+            for value, column in zip(key.count.new, columns, strict=True):
+                column.write([value] * len(column))
+        torch.autograd.graph.increment_version(known.written)
         for owner in self.optimizers:
             compat.mark_stepped(owner)
         self._known = None if made else known  # a first step's dictionaries may lack what the next one's have
@@ -156,14 +160,16 @@ class KnownStates:
         own = [tables[slot.optimizer].get(slot.parameter) for slot in slots]
         places = [*tables, *[each for each in own if each is not None]]
         self._same = contents_guard(places, contents(places))
-        self._written = [t for slot, state in zip(slots, states, strict=True) for t in (slot.parameter, *state)]
+        self.written = [t for slot, state in zip(slots, states, strict=True) for t in (slot.parameter, *state)]
         self._slots: list[Slot] = []  # one of each class
-        self._columns: list[list[list[Tensor]]] = []  # of each class, and each number of its formula
+        # of each class, and each number of its formula: those of its parameters, and their type in C
+        self._columns: list[list[tuple[list[Tensor], type | None]]] = []
         for i, key in enumerate(found.distinct):
             those = [place for place, of in enumerate(found.classes) if of == i]
             self._slots.append(slots[those[0]])
-            self._columns.append([[own[place][name] for place in those] for name in key.variant.formula.numbers])
-        self._numbers = [number for columns in self._columns for column in columns for number in column]
+            numbers = [[own[place][name] for place in those] for name in key.variant.formula.numbers]
+            self._columns.append([(column, scalar_of(column)) for column in numbers])
+        self._numbers = [number for columns in self._columns for column, _ in columns for number in column]
         self._types = TypeGuard(self._numbers) if self._numbers else None
 
     def look(self) -> Found | None:
@@ -173,26 +179,24 @@ class KnownStates:
         if self._types is not None and not self._types(self._numbers):
             return None
         updates, groups, distinct = self._updates(), {}, []
-        for slot, old, columns in zip(self._slots, self._keys, self._columns, strict=True):
+        columns = self.columns()
+        for slot, old, numbers, its in zip(self._slots, self._keys, self._columns, columns, strict=True):
             place = slot.optimizer, slot.group
             group = groups[place] = groups[place] if place in groups else updates._group(slot)
             owner = updates.optimizers[slot.optimizer]
             if optimizer.variant_of(owner, group, slot.parameter.dtype) != old.variant:
                 return None
-            rows = set(zip(*[updates._numbers.column(column).read() for column in columns], strict=True)) if columns else {()}
+            rows = set(zip(*[column.read() for column in its], strict=True)) if its else {()}
             if len(rows) != 1:
                 return None
-            dtypes = tuple([column[0].dtype for column in columns])
+            dtypes = tuple([tensors[0].dtype for tensors, _ in numbers])
             distinct.append(ScalarKey(*place, old.variant, count_of(old.variant.formula, group, rows.pop(), False, dtypes)))
-        return Found(self._classes, distinct, self)
+        return Found(self._classes, distinct, self, columns)
 
-    def advance(self, found: Found) -> None:
-        """Writes the numbers as they are after the step, and tells autograd what was written."""
-        updates = self._updates()
-        for key, columns in zip(found.distinct, self._columns, strict=True):
-            for value, column in zip(key.count.new, columns, strict=True):
-                updates._numbers.column(column).write([value] * len(column))
-        torch.autograd.graph.increment_version(self._written)
+    def columns(self) -> list[list[Column]]:
+        """Of each class, where its numbers are."""
+        known = self._updates()._numbers
+        return [[known.column(*column) for column in columns] for columns in self._columns]
 
 
 class Misfit(NotCompiled):
