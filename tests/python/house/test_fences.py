@@ -550,7 +550,7 @@ def test_no_rooms_and_no_modules_import_each_other():
     [
         ("base.cache", "import torch"),
         ("base.report", "def explain():\n    from trainc.torch.doors import backend"),
-        ("torch.run.core", "from trainc.torch.optimizers.updates import PlanUpdates"),
+        ("torch.run.core", "from trainc.torch.optimizers.plan_updates import PlanUpdates"),
         ("torch.graph.wire", "from trainc.torch.capture import trace"),
         ("torch.guards.reads", "import trainc.torch.run.core"),
         ("torch.doors.step", "import jax"),

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import weakref
 
 import pytest
 import torch
@@ -154,6 +155,18 @@ CHANGED = [
 @pytest.mark.parametrize("door", DOORS)
 def test_a_plan_sees_what_changed_since_the_last_step(core, strict, make, flags, change, door):
     same(make, flags, door, change=CHANGES[change])
+
+
+@pytest.mark.parametrize("door", [*DOORS, "compile"])
+def test_a_state_that_was_replaced_is_let_go(core, strict, door):
+    training = Training(torch.optim.AdamW, {}, door, torch.float32)
+    for _ in range(3):
+        training.train(torch.ones(5, 3))
+    saved = copy.deepcopy(training.optimizer.state_dict())
+    old = [weakref.ref(value) for state in training.optimizer.state.values() for value in state.values()]
+    training.optimizer.load_state_dict(saved)
+    assert not any(value() is not None for value in old)
+    training.train(torch.ones(5, 3))
 
 
 @pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)

@@ -17,7 +17,8 @@ from trainc.base import interrupts, messages
 from trainc.base.errors import NotCompiled, UserError
 from trainc.torch import compat
 from trainc.torch.optimizers import optimizer
-from trainc.torch.optimizers.updates import Misfit, Slot, Updates, shared_memory
+from trainc.torch.optimizers.plan_updates import Misfit
+from trainc.torch.optimizers.updates import Slot, Updates, shared_memory
 from trainc.torch.run.deferred import DeferredTensor, Outputs
 
 Tensor = torch.Tensor

@@ -27,7 +27,8 @@ from trainc.torch.guards.overlap import Apart
 from trainc.torch.joint import storage
 from trainc.torch.joint.outputs import Outputs
 from trainc.torch.joint.unread import Unread
-from trainc.torch.optimizers.updates import Found, Misfit, PlanMemory, PlanUpdates, Slot, Updates
+from trainc.torch.optimizers.plan_updates import Misfit, PlanMemory, PlanUpdates
+from trainc.torch.optimizers.updates import Found, Slot, Updates
 from trainc.torch.run.deferred import Pending
 from trainc.torch.run.executable import CoreExecutable
 from trainc.torch.run.pool import Pool

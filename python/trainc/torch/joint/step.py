@@ -21,7 +21,8 @@ from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
-from trainc.torch.optimizers.updates import Found, Misfit, PlanMemory, PlanUpdates, Updates, shared_memory
+from trainc.torch.optimizers.plan_updates import Misfit, PlanMemory, PlanUpdates
+from trainc.torch.optimizers.updates import Found, Updates, shared_memory
 from trainc.torch.run.runner import Runners, Step
 
 Tensor = torch.Tensor
