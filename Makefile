@@ -63,7 +63,7 @@ test-cpp: build
 test-python: build
 	pytest -n $(JOBS)
 
-test-every: build  ## the Python tests with every case of the families of which `make test` runs a sample (two hours on two slow cores)
+test-every: build  ## the Python tests with every case of the families of which `make test` runs a sample (more than 90 minutes on two slow cores)
 	pytest -n $(JOBS) --every-case $(ARGS)
 
 # Built beside .venv, for one version each: the newest build that the index has for it, which may bring gigabytes of CUDA.
