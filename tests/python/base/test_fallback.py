@@ -18,7 +18,7 @@ from trainc.torch.doors import backend, call
 from trainc.torch.doors.signatures import Signatures
 from trainc.torch.doors.traces import Traces
 from trainc.torch.doors.variants import Variants
-from trainc.torch.optimizers import kernels, updates
+from trainc.torch.optimizers import kernels, plan_updates, updates
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 
@@ -233,7 +233,7 @@ def assert_goes_on_as_eager(model, optimizer, step, before=lambda optimizer: Non
 
 
 @pytest.mark.parametrize(
-    ("door", "part"), [("train_step", (executable.CoreExecutable, "__call__")), ("fuse_step", (updates.PlanMemory, "check"))]
+    ("door", "part"), [("train_step", (executable.CoreExecutable, "__call__")), ("fuse_step", (plan_updates.PlanMemory, "check"))]
 )
 def test_a_first_step_that_fails_is_done_once_more(core, monkeypatch, door, part):
     """It leaves no state behind, by which the next were not a first one."""
@@ -267,7 +267,7 @@ def test_a_first_step_that_cannot_be_fused_is_pytorchs_first_step(core, monkeypa
             in_double(optimizer)
             assert_goes_on_as_eager(model, optimizer, step, in_double)
         else:
-            monkeypatch.setattr(updates.PlanMemory, fault, fail)
+            monkeypatch.setattr(plan_updates.PlanMemory, fault, fail)
             assert_goes_on_as_eager(model, optimizer, step)
     assert {text.split("; ")[0] for text in said(caught)} == (
         {"trainc: the backward together with the optimizer's step runs in PyTorch"} if fault else set()
