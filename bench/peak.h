@@ -4,6 +4,8 @@
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "support/cpu.h"
@@ -49,15 +51,22 @@ __attribute__((target("avx512f,avx512bf16"))) inline double bf16_chains(int64_t 
 __attribute__((target("amx-tile,amx-bf16"))) inline double tile_chains(int64_t steps) {
   alignas(64) uint8_t shapes[64] = {1};
   for (int tile = 0; tile < 8; ++tile) shapes[16 + 2 * tile] = 64, shapes[48 + tile] = 16;
+  benchmark::DoNotOptimize(shapes);  // GCC's intrinsic says that it reads eight bytes, and the rest is left out
   _tile_loadconfig(shapes);
+  // Numbers as a model has them: with zeros the clock runs a fifth faster (measured on Emerald Rapids).
+  alignas(64) static const auto numbers = [] {
+    std::array<uint16_t, 16 * 32> bf16;
+    for (size_t i = 0; i < bf16.size(); ++i) bf16[i] = static_cast<uint16_t>(0x3f00 | (i * 37 & 0x80ff));
+    return bf16;
+  }();
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  _tile_loadd(4, numbers.data(), 64);
+  _tile_loadd(5, numbers.data(), 64);
+  _tile_loadd(6, numbers.data(), 64);
+  _tile_loadd(7, numbers.data(), 64);
   for (int64_t i = 0; i < steps; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);

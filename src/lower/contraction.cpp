@@ -57,7 +57,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
       tiles_of_m_(size("m_tiles", (spec.m + b_.tile_m - 1) / b_.tile_m)),
       panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
   // One vector more than the data: rows a power of two long would fall on the same cache sets.
-  const int64_t rows = b_.block_m * b_.tile_m;
+  const int64_t rows = packed_rows();
   lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
   // A part is done with these at the end of a call, and leaves them to the next one.
   if (b_.lhs_unpacked) lhs_ = spec.lhs_unpacked.buffer;
@@ -97,7 +97,6 @@ Stmt ContractionBuilder::task(const Expr& task) {
     std::vector<Stmt> body;
     look_ahead_of_k_block(body, task);
     body.push_back(pack_rhs_block());
-    if (amx_) body.push_back(amx_->prepare_rhs(panels_, depth_));
     body.push_back(multiply_rows());
     return block(std::move(body));
   });
@@ -202,8 +201,7 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
   const Expr tiles = tiles_in_block(block_tile);
   std::vector<Stmt> body;
   if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
-  if (spec_.k > 0 && !lhs_in_block() && !b_.lhs_unpacked) body.push_back(pack_lhs(first_tile_ + block_tile, tiles));
-  if (amx_) body.push_back(amx_->prepare_lhs(tiles, depth_));
+  body.push_back(pack_lhs_block(first_tile_ + block_tile, tiles));
   body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
     return loop(LoopKind::Serial, "tile", tiles,
                 [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });

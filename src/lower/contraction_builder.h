@@ -113,14 +113,18 @@ class ContractionBuilder {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
+  // f32 on AMX tiles: a tile of rows, or a panel, is packed at a time, split into its parts, and overwritten by the
+  // next. Whole blocks of both would not leave L2 room for the parts.
+  bool in_parts() const { return b_.tiles && !pairs_; }
+  int64_t packed_rows() const { return (in_parts() ? 1 : b_.block_m) * b_.tile_m; }
   // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements,
   // so both serve it alike.
   Expr lhs_index(const Expr& row, const Expr& k) const {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
-  int64_t rhs_block() const { return b_.room_n * pack_k_ * b_.tile_n; }  // elements
+  int64_t rhs_block() const { return (in_parts() ? 1 : b_.room_n) * pack_k_ * b_.tile_n; }  // elements
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
-    const Expr at = (panel * pack_k_ + k) * b_.tile_n + column;
+    const Expr at = (in_parts() ? k : panel * pack_k_ + k) * b_.tile_n + column;
     return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
   }
   // min(index, total - 1), or the index itself where tiles divide the total.
@@ -171,9 +175,8 @@ class ContractionBuilder {
   Expr tiles_in_block(const Expr& block_tile) const;
 
   // --- contraction_pack.cpp
-  Stmt pack_rhs_block() {
-    return spec_.k == 0 || b_.rhs_unpacked ? block({}) : spec_.rhs_k_contiguous ? pack_rhs_transposed() : pack_rhs();
-  }
+  Stmt pack_rhs_block();
+  Stmt pack_lhs_block(const Expr& first_tile, const Expr& tiles);
   // Fills a buffer along k, from packed element `at` on, with `depth` of an operand from `first` on: copy(first
   // element, how many) and, where half a pair is left, a zero.
   template <class Copy>
@@ -192,10 +195,11 @@ class ContractionBuilder {
   template <class Index>
   Stmt zeros(int buffer, const Expr& count, Index index);
   Stmt pack_lhs(const Expr& first_tile, const Expr& tiles);
-  Stmt pack_rhs();
+  Stmt pack_panel(const Expr& panel);
+  Stmt pack_row_of_panel(const Expr& panel, const Expr& k);
   // Rows along k into a staging tile (the prologue runs on whole vectors), then the tile's columns, out of L1, into the
   // panel.
-  Stmt pack_rhs_transposed();
+  Stmt pack_panel_transposed(const Expr& panel);
   // The staging tile, `depth` elements of k wide, transposed into the panel: squares in registers, and the k that no
   // square has one by one.
   Stmt turn_stage(const Expr& panel, const Expr& stage_k, const Expr& depth);

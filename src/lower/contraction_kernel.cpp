@@ -5,7 +5,7 @@
 namespace trainc::lower {
 
 Expr ContractionBuilder::lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const {
-  if (!lhs_in_block()) return lhs_index(tile * b_.tile_m + row, k);
+  if (!lhs_in_block()) return lhs_index(in_parts() ? row : tile * b_.tile_m + row, k);
   const Expr whole = (block_tile + tile) * b_.tile_m + row, depth = part_ == Part::Rows ? first_k_ + k : k;
   const int64_t pitch = spec_.lhs_block.pitch / each();
   return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;
@@ -170,11 +170,13 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
     body.push_back(let(fits, cast(amx_->fits(tile, panel), DType::I64)));
     body.push_back(
         loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
-    body.push_back(loop(LoopKind::Serial, "as_packed", (integer(1) - nest_.local(fits)) * (b_.tile_m / b_.fma_rows),
-                        [&](const Expr& part) {
-                          p.first_row = part * b_.fma_rows;
-                          return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
-                        }));
+    body.push_back(loop(LoopKind::Serial, "as_packed", integer(1) - nest_.local(fits), [&](const Expr&) {
+      return block({pack_lhs(first_tile_ + block_tile + tile, integer(1)), pack_panel(panel),
+                    loop(LoopKind::Serial, "part", integer(b_.tile_m / b_.fma_rows), [&](const Expr& part) {
+                      p.first_row = part * b_.fma_rows;
+                      return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
+                    })});
+    }));
   }
   if (sums_in_block()) return block(std::move(body));
 

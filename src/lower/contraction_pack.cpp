@@ -62,6 +62,15 @@ Stmt ContractionBuilder::zeros(int buffer, const Expr& count, Index index) {
       b_.lanes);
 }
 
+Stmt ContractionBuilder::pack_lhs_block(const Expr& first_tile, const Expr& tiles) {
+  if (spec_.k == 0 || lhs_in_block() || b_.lhs_unpacked) return block({});
+  if (in_parts())
+    return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
+      return block({pack_lhs(first_tile + tile, integer(1)), amx_->split_rows(tile, depth_)});
+    });
+  return amx_ ? block({pack_lhs(first_tile, tiles), amx_->prepare_lhs(tiles, depth_)}) : pack_lhs(first_tile, tiles);
+}
+
 Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
   const Expr first = first_tile * b_.tile_m, rows = tiles * b_.tile_m;
   if (spec_.lhs_k_contiguous) {
@@ -87,8 +96,9 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr end = m_here_ ? m_here_ : m_;
     if (spec_.lhs_run > 0) {
       const Expr there = full ? rows : rest(rows, first, end);
-      const bool aligned = !spec_.fixed_blocking && (b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
-      Stmt copy = copy_runs(spec_.lhs_run, b_.block_m * b_.tile_m, aligned, first, there, b_.lanes,
+      const bool aligned =
+          !spec_.fixed_blocking && (in_parts() || b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
+      Stmt copy = copy_runs(spec_.lhs_run, packed_rows(), aligned, first, there, b_.lanes,
                             [&](const Expr& row, const Expr& major, const Expr& minor) {
                               return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
                                              return spec_.lhs_in_run(batch_, term_of(kk), major, minor);
@@ -108,58 +118,68 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
   });
 }
 
-Stmt ContractionBuilder::pack_rhs() {
-  const bool full = all_full(n_, b_.tile_n) && !n_here_;
-  return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
-    return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-      Expr n = (first_panel_ + panel) * b_.tile_n;
-      if (spec_.rhs_run > 0) {
-        const Expr count = up_to(b_.tile_n, n, n_, n_here_);
-        Stmt copy =
-            copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes,
-                      [&](const Expr& column, const Expr& major, const Expr& minor) {
-                        return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) {
-                                       return spec_.rhs_in_run(batch_, term_of(kk), major, minor);
-                                     }));
+Stmt ContractionBuilder::pack_rhs_block() {
+  if (spec_.k == 0 || b_.rhs_unpacked) return block({});
+  const auto panels = [&](auto body) { return loop(LoopKind::Serial, "panel", panels_, body); };
+  if (in_parts())
+    return panels([&](const Expr& panel) { return block({pack_panel(panel), amx_->split_panel(panel, depth_)}); });
+  // along the rows of memory, where they go across panels
+  Stmt packed = spec_.rhs_k_contiguous
+                    ? panels([&](const Expr& panel) { return pack_panel(panel); })
+                    : loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
+                        return panels([&](const Expr& panel) { return pack_row_of_panel(panel, k); });
                       });
-        if (full) return copy;
-        return block({copy, zeros(rhs_, integer(b_.tile_n) - count,
-                                  [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
-      }
-      return copy_padded(
-          up_to(b_.tile_n, n, n_, n_here_), integer(b_.tile_n), full,
-          [&](const Expr& column) { return rhs_index(panel, k, column); },
-          [&](const Expr& column) {
-            return packed(first_k_ + k, [&](const Expr& kk) { return read_rhs(batch_, n + column, kk); });
-          },
-          rhs_);
-    });
-  });
+  return amx_ ? block({packed, amx_->prepare_rhs(panels_, depth_)}) : packed;
 }
 
-Stmt ContractionBuilder::pack_rhs_transposed() {
-  return loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-    const int64_t stages = ceil_div(pack_k_, stage_k_);
-    return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
-      Expr stage_k = stage * stage_k_;
-      const bool full = b_.block_k % stage_k_ == 0 && all_full(k_, b_.block_k);
-      Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
-      Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
-        Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
-        const Expr at = column * stage_row_;
-        if (spec_.rhs_k_run == 0)
-          return copy_along_k(stage_, at, first_k_ + stage_k, depth,
-                              [&](const Expr& k) { return read_rhs(batch_, n, k); });
-        const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.fixed_blocking;
-        return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
-          return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),
-                           [&](const Expr& k, const Expr& major, const Expr& minor) {
-                             return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
-                           });
-        });
+Stmt ContractionBuilder::pack_panel(const Expr& panel) {
+  if (spec_.rhs_k_contiguous) return pack_panel_transposed(panel);
+  return loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) { return pack_row_of_panel(panel, k); });
+}
+
+Stmt ContractionBuilder::pack_row_of_panel(const Expr& panel, const Expr& k) {
+  const bool full = all_full(n_, b_.tile_n) && !n_here_;
+  const Expr n = (first_panel_ + panel) * b_.tile_n, count = up_to(b_.tile_n, n, n_, n_here_);
+  if (spec_.rhs_run > 0) {
+    Stmt copy = copy_runs(spec_.rhs_run, b_.tile_n, true, n, count, b_.lanes,
+                          [&](const Expr& column, const Expr& major, const Expr& minor) {
+                            return store(rhs_, rhs_index(panel, k, column), packed(first_k_ + k, [&](const Expr& kk) {
+                                           return spec_.rhs_in_run(batch_, term_of(kk), major, minor);
+                                         }));
+                          });
+    if (full) return copy;
+    return block({copy, zeros(rhs_, integer(b_.tile_n) - count,
+                              [&](const Expr& lane) { return rhs_index(panel, k, count + lane); })});
+  }
+  return copy_padded(
+      count, integer(b_.tile_n), full, [&](const Expr& column) { return rhs_index(panel, k, column); },
+      [&](const Expr& column) {
+        return packed(first_k_ + k, [&](const Expr& kk) { return read_rhs(batch_, n + column, kk); });
+      },
+      rhs_);
+}
+
+Stmt ContractionBuilder::pack_panel_transposed(const Expr& panel) {
+  const int64_t stages = ceil_div(pack_k_, stage_k_);
+  return loop(LoopKind::Serial, "stage", integer(stages), [&](const Expr& stage) {
+    Expr stage_k = stage * stage_k_;
+    const bool full = b_.block_k % stage_k_ == 0 && all_full(k_, b_.block_k);
+    Expr depth = full ? integer(stage_k_) : stages == 1 ? depth_ : rest(integer(stage_k_), stage_k, depth_);
+    Stmt fill = loop(LoopKind::Serial, "column", integer(b_.tile_n), [&](const Expr& column) {
+      Expr n = clamp((first_panel_ + panel) * b_.tile_n + column, n_, b_.tile_n);
+      const Expr at = column * stage_row_;
+      if (spec_.rhs_k_run == 0)
+        return copy_along_k(stage_, at, first_k_ + stage_k, depth,
+                            [&](const Expr& k) { return read_rhs(batch_, n, k); });
+      const bool aligned = b_.block_k % stage_k_ == 0 && !spec_.fixed_blocking;
+      return fill_along_k(stage_, at, first_k_ + stage_k, depth, [&](const Expr& from, const Expr& count) {
+        return copy_runs(spec_.rhs_k_run, stage_k_ * each(), aligned, from, count, element_lanes(),
+                         [&](const Expr& k, const Expr& major, const Expr& minor) {
+                           return store(stage_, at * each() + k, spec_.rhs_in_k_run(batch_, n, major, minor));
+                         });
       });
-      return block({fill, turn_stage(panel, stage_k, depth)});
     });
+    return block({fill, turn_stage(panel, stage_k, depth)});
   });
 }
 

@@ -17,6 +17,7 @@ constexpr Product kOneProduct[] = {{0, 0}};
 // Products of numbers between these bounds (and the numbers: the other operand's range holds 1) have parts whose
 // products are no denormals but for what is below 2^-26 of a product, and no sum of fewer than 2^27 of them overflows.
 const double kLeast = 0x1p-100, kGreatest = 0x1p100;
+const double kVeltkamp = 0x1p16 + 1;
 
 }  // namespace
 
@@ -82,25 +83,32 @@ void TileKernel::store_range(std::vector<Stmt>& body, int buffer, const Expr& at
   body.push_back(store(buffer, at * 2 + integer(1), nest_.local(range.high)));
 }
 
-// x as three bf16: each is what is left, rounded to nearest; the subtractions are exact.
+// x as three bf16: each is what is left, rounded to nearest; the subtractions are exact. Rounding is Veltkamp's (Dekker,
+// "A floating-point technique for extending the available precision", 1971): with factor 2^16 + 1, 8 of f32's 24 bits
+// stay. It takes three instructions, a rounding cast and its way back seven. Above 2^111 it overflows: `fits` sees to it.
 std::vector<Expr> TileKernel::split(std::vector<Stmt>& body, const Expr& x) {
+  const auto named = [&](const char* name, const Expr& value) {
+    const int local = nest_.add_local(name, DType::F32);
+    body.push_back(let(local, value));
+    return nest_.local(local);
+  };
   std::vector<Expr> parts;
   Expr left = x;
-  for (int part = 0; part < kParts; ++part) {
-    const int rounded = nest_.add_local("part", DType::BF16);
-    body.push_back(let(rounded, cast(left, DType::BF16)));
-    parts.push_back(nest_.local(rounded));
-    if (part + 1 == kParts) break;
-    const int rest = nest_.add_local("left", DType::F32);
-    body.push_back(let(rest, apply(Op::Sub, {left, cast(parts.back(), DType::F32)})));
-    left = nest_.local(rest);
+  for (int part = 0; part + 1 < kParts; ++part) {
+    const Expr scaled = named("scaled", apply(Op::Mul, {left, real(kVeltkamp, DType::F32)}));
+    const Expr rounded = named("part", apply(Op::Sub, {scaled, apply(Op::Sub, {scaled, left})}));
+    parts.push_back(cast(rounded, DType::BF16));
+    left = named("left", apply(Op::Sub, {left, rounded}));
   }
+  parts.push_back(cast(left, DType::BF16));
   return parts;
 }
 
 // One row of the packed lhs, k along vectors.
-Stmt TileKernel::split_along_k(const Expr& row, const Expr& depth, const Range& range) {
-  const auto at = [&](int part, const Expr& k) { return (row + integer(part * lhs_rows_)) * (2 * lhs_pitch_) + k; };
+Stmt TileKernel::split_along_k(const Expr& first, const Expr& row, const Expr& depth, const Range& range) {
+  const auto at = [&](int part, const Expr& k) {
+    return (first + row + integer(part * lhs_rows_)) * (2 * lhs_pitch_) + k;
+  };
   const int lanes = 2 * b_.lanes;
   Stmt parts = loop_over(
       nest_, LoopKind::Vector, "k", depth,
@@ -145,7 +153,7 @@ Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::
 }
 
 // 16 rows of a packed lhs that has the rows along vectors: squares of pairs, transposed.
-Stmt TileKernel::split_across_k(const Expr& first_row, const Expr& depth, const Range& range) {
+Stmt TileKernel::split_across_k(const Expr& first, const Expr& rows, const Expr& depth, const Range& range) {
   return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
     std::vector<Stmt> body;
     body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
@@ -154,35 +162,54 @@ Stmt TileKernel::split_across_k(const Expr& first_row, const Expr& depth, const 
           [&](const Expr& row) {
             return split_pairs(
                 square * kTileSide + pair, depth,
-                [&](const Expr& k) { return k * packed_.lhs_pitch + first_row + row; }, packed_.lhs, stage_,
+                [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs, stage_,
                 [&](int part) { return pair * kTileSide + row + integer(part * kSquare); }, range);
           },
           b_.lanes);
     }));
     for (int part = 0; part < kParts; ++part)
-      body.push_back(transpose(lhs_, (first_row + integer(part * lhs_rows_)) * lhs_pitch_ + square * kTileSide,
-                               lhs_pitch_, stage_, integer(part * kSquare), kTileSide, kTileSide));
+      body.push_back(transpose(
+          lhs_, (first + rows * kTileSide + integer(part * lhs_rows_)) * lhs_pitch_ + square * kTileSide, lhs_pitch_,
+          stage_, integer(part * kSquare), kTileSide, kTileSide));
     return block(std::move(body));
   });
 }
 
-Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
-  if (in_parts_)
-    return loop_over(nest_, LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
-      std::vector<Stmt> body;
-      const Range range = start_range(body);
-      const Expr first = tile * b_.tile_m;
-      if (packed_.lhs_along_k)
-        body.push_back(loop_over(nest_, LoopKind::Serial, "row", integer(b_.tile_m),
-                                 [&](const Expr& row) { return split_along_k(first + row, depth, range); }));
-      else
-        body.push_back(loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
-          return split_across_k(first + rows * kTileSide, depth, range);
-        }));
-      store_range(body, lhs_range_, tile, range);
-      return block(std::move(body));
-    });
+Stmt TileKernel::split_rows(const Expr& tile, const Expr& depth) {
+  std::vector<Stmt> body;
+  const Range range = start_range(body);
+  const Expr first = tile * b_.tile_m;
+  if (packed_.lhs_along_k)
+    body.push_back(loop_over(nest_, LoopKind::Serial, "row", integer(b_.tile_m),
+                             [&](const Expr& row) { return split_along_k(first, row, depth, range); }));
+  else
+    body.push_back(loop_over(nest_, LoopKind::Serial, "rows", integer(down_),
+                             [&](const Expr& rows) { return split_across_k(first, rows, depth, range); }));
+  store_range(body, lhs_range_, tile, range);
+  return block(std::move(body));
+}
 
+Stmt TileKernel::split_panel(const Expr& panel, const Expr& depth) {
+  std::vector<Stmt> body;
+  const Range range = start_range(body);
+  body.push_back(loop_over(nest_, LoopKind::Serial, "pair", whole_steps(depth) * kTileSide, [&](const Expr& pair) {
+    return loop_over(
+        nest_, LoopKind::Vector, "column", integer(b_.tile_n),
+        [&](const Expr& column) {
+          return split_pairs(
+              pair, depth, [&](const Expr& k) { return k * b_.tile_n + column; }, packed_.rhs, rhs_,
+              [&](int part) {
+                return ((panel * kParts + integer(part)) * (b_.block_k / 2) + pair) * b_.tile_n + column;
+              },
+              range);
+        },
+        b_.lanes);
+  }));
+  store_range(body, rhs_range_, panel, range);
+  return block(std::move(body));
+}
+
+Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
   std::vector<Stmt> body;
   const Expr missing = whole_steps(depth) * step() - depth;
   if (packed_.lhs_along_k) {
@@ -215,32 +242,14 @@ Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
 }
 
 Stmt TileKernel::prepare_rhs(const Expr& panels, const Expr& depth) {
-  if (!in_parts_ && !ragged()) return block({});
+  if (!ragged()) return block({});
   return loop_over(nest_, LoopKind::Serial, "panel", panels, [&](const Expr& panel) {
-    const auto packed_at = [&](const Expr& k, const Expr& column) {
-      return (panel * b_.block_k + k) * b_.tile_n + column;
-    };
-    if (!in_parts_)
-      return loop_over(
-          nest_, LoopKind::Vector, "rest", (whole_steps(depth) * step() - depth) * b_.tile_n,
-          [&](const Expr& i) { return store(packed_.rhs, packed_at(depth, i), integer(0, DType::I32)); }, b_.lanes);
-    std::vector<Stmt> body;
-    const Range range = start_range(body);
-    body.push_back(loop_over(nest_, LoopKind::Serial, "pair", whole_steps(depth) * kTileSide, [&](const Expr& pair) {
-      return loop_over(
-          nest_, LoopKind::Vector, "column", integer(b_.tile_n),
-          [&](const Expr& column) {
-            return split_pairs(
-                pair, depth, [&](const Expr& k) { return packed_at(k, column); }, packed_.rhs, rhs_,
-                [&](int part) {
-                  return ((panel * kParts + integer(part)) * (b_.block_k / 2) + pair) * b_.tile_n + column;
-                },
-                range);
-          },
-          b_.lanes);
-    }));
-    store_range(body, rhs_range_, panel, range);
-    return block(std::move(body));
+    return loop_over(
+        nest_, LoopKind::Vector, "rest", (whole_steps(depth) * step() - depth) * b_.tile_n,
+        [&](const Expr& i) {
+          return store(packed_.rhs, (panel * b_.block_k + depth) * b_.tile_n + i, integer(0, DType::I32));
+        },
+        b_.lanes);
   });
 }
 

@@ -13,7 +13,8 @@ using loop::LoopNest;
 using loop::Stmt;
 using schedule::Blocking;
 
-/// One packed block of each operand. k counts pairs where they are of bf16, elements where they are of f32.
+/// What is packed of each operand: of bf16 one block, of f32 one tile of rows and one panel. k counts pairs where they
+/// are of bf16, elements where they are of f32.
 struct PackedBlocks {
   int lhs = -1, rhs = -1;   // buffers; rhs: [panel][k][tile_n]
   bool lhs_along_k = true;  // lhs: [row][k], of bf16 as such; or [k][row]
@@ -30,10 +31,13 @@ class TileKernel {
   /// Adds scratch buffers and tile registers to the nest. Needs: blocking.tiles; `k` is the whole sum's.
   TileKernel(LoopNest&, const Blocking&, const PackedBlocks&, bool in_parts, int64_t k);
 
-  /// Once a block of an operand is packed, `depth` of k deep: what tiles are loaded from. Both end in zeros up to a
-  /// whole tile.
+  /// bf16: once a block of an operand is packed, `depth` of k deep: what tiles are loaded from. Both end in zeros up to
+  /// a whole tile.
   Stmt prepare_lhs(const Expr& tiles, const Expr& depth);
   Stmt prepare_rhs(const Expr& panels, const Expr& depth);
+  /// In parts: the same for the rows, or the panel, that are packed, which are the block's `tile`, or its `panel`.
+  Stmt split_rows(const Expr& tile, const Expr& depth);
+  Stmt split_panel(const Expr& panel, const Expr& depth);
   /// In parts only: whether `multiply` may be used for this tile of the block and this panel, a bool.
   Expr fits(const Expr& tile, const Expr& panel) const;
   /// The sums of one tile of the block and one panel, in tile registers; ahead(step) is put in before each step of
@@ -58,8 +62,9 @@ class TileKernel {
   std::vector<Expr> split(std::vector<Stmt>& body, const Expr& x);
   Stmt split_pairs(const Expr& pair, const Expr& depth, const std::function<Expr(const Expr& k)>& at, int source,
                    int target, const std::function<Expr(int part)>& to, const Range&);
-  Stmt split_along_k(const Expr& row, const Expr& depth, const Range&);
-  Stmt split_across_k(const Expr& first_row, const Expr& depth, const Range&);
+  // `first`: the row of the block that the packed rows begin at
+  Stmt split_along_k(const Expr& first, const Expr& row, const Expr& depth, const Range&);
+  Stmt split_across_k(const Expr& first, const Expr& rows, const Expr& depth, const Range&);
 
   LoopNest& nest_;
   const Blocking b_;

@@ -80,7 +80,8 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
   // more beside its products: bf16 takes twice the depth.
-  const int64_t most = b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles : cost::kBlock;
+  static const int64_t kParts = getenv("BK") ? atoi(getenv("BK")) : 192, kB16 = getenv("BB") ? atoi(getenv("BB")) : 384;
+  const int64_t most = in_parts(tile, dtype) ? kParts : b.tiles && dtype == DType::BF16 ? kB16 : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
@@ -191,8 +192,8 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits =
-          (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) &&
-          columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
+          (b.k_blocks == 1 || rows * columns * double(element) <= (getenv("SL") ? atof(getenv("SL")) : cost::kSumsOfL2) * double(target.caches.l2)) &&
+          columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / (getenv("RL") ? atof(getenv("RL")) : cost::kRhsBlockOfL2);
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;

@@ -45,6 +45,7 @@ class DotOperands {
         read(s.value, false);
         if (!buffers_.count(s.buffer)) buffers_.erase(s.source);
         return;
+      case StmtKind::TileLoad: read(s.value, false); return;  // tiles of pairs are multiplied, and nothing else
       default:
         read(s.value, false);
         if (s.kind == StmtKind::Reduce) others_.insert(s.local);
