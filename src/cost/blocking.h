@@ -37,17 +37,20 @@ constexpr int kVectorRowsOnAmx = 8;
 constexpr double kFmaLatency = 8;
 // Slots of a step beside its FMAs and loads.
 constexpr double kStepOverhead = 1;
-// Cycles of a product of two AMX tiles. By the instructions' published timing, as the two below: no such machine was at
-// hand.
-constexpr double kTileProduct = 16;
-// Cycles from such a product to the next on the same sums.
-constexpr double kTileLatency = 52;
-// Cycles of a tile load; also what a step on tiles takes beside its products.
-constexpr double kTileLoad = 8;
+// Cycles, of the clock that FMAs run at, of a product of two AMX tiles in its place: 16 of its own clock, which is
+// three quarters as fast, and the waits for what comes from L2.
+constexpr double kTileProduct = 30;
+// The same from such a product to the next on the same sums.
+constexpr double kTileLatency = 36;
+// The same of a tile load; also what a step on tiles takes beside its products.
+constexpr double kTileLoad = 10;
 // Slots to pack an element out of L2 along the contiguous direction.
 constexpr double kCopy = 0.4;
 // Slots to pack it through a staging tile that is transposed.
 constexpr double kTranspose = 0.7;
+// k of f32 below which it is not multiplied in parts: a step on tiles is so deep, whatever k is, and where few products
+// are added, the sums of six of each are further from the truth than theirs.
+constexpr int64_t kShallow = 32;
 // Slots to split a packed element into its three parts in bf16.
 constexpr double kSplit = 2.2;
 // Slots that waking threads takes.

@@ -54,6 +54,15 @@ Expr place_of(const Node* value, const Expr& position) {
   return Index::at_axes(permute->shape(), std::move(axes)).linear();
 }
 
+/// Whether this is x . x^T. By FMAs it has the same bits on both sides of its diagonal, as eager's has; in parts, whose
+/// order is not its own mirror image, it would not.
+bool mirrored(const ContractionSpec& spec) {
+  const auto element = [](const auto& operand) {
+    return operand(loop::integer(0), loop::integer(1), loop::integer(2));
+  };
+  return spec.m == spec.n && spec.m > 1 && spec.k > 2 && loop::same(element(spec.lhs), element(spec.rhs));
+}
+
 }  // namespace
 
 ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, const LoweringOptions& options)
@@ -235,7 +244,7 @@ LoweredKernel lower_contract(const Schedule& schedule, const Group& group, const
   contract.spec.epilogue = [&](Expr bb, Expr mm, Expr nn, Expr sum) {
     return contract.epilogue(schedule, group.values, bb, mm, nn, sum);
   };
-  contract.spec.f32_in_parts = options.float32_in_parts;
+  contract.spec.f32_in_parts = options.float32_in_parts && !mirrored(contract.spec);
   if (group.passes != schedule::Passes::Nothing) pass_over_rows(contract.spec, schedule, group, e);
   if (options.target.launches_blocks)
     lower::build_device_contraction(nest, contract.spec, options.target, options.tf32);

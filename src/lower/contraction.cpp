@@ -58,7 +58,8 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
       panels_of_n_(size("n_panels", (spec.n + b_.tile_n - 1) / b_.tile_n)) {
   // One vector more than the data: rows a power of two long would fall on the same cache sets.
   const int64_t rows = packed_rows();
-  lhs_pitch_ = (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + b_.lanes;
+  lhs_pitch_ =
+      (spec.lhs_k_contiguous ? pack_k_ : (rows + b_.lanes - 1) / b_.lanes * b_.lanes) + (places_rows() ? 0 : b_.lanes);
   // A part is done with these at the end of a call, and leaves them to the next one.
   if (b_.lhs_unpacked) lhs_ = spec.lhs_unpacked.buffer;
   else if (lhs_in_block()) lhs_ = spec.lhs_block.buffer;
@@ -76,7 +77,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   }
   if (b_.tiles) {
     require(part_ == Part::None, "part of a nest on AMX tiles");
-    amx_.emplace(nest_, b_, PackedBlocks{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
+    amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
     if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }

@@ -113,10 +113,12 @@ class ContractionBuilder {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
-  // f32 on AMX tiles: a tile of rows, or a panel, is packed at a time, split into its parts, and overwritten by the
-  // next. Whole blocks of both would not leave L2 room for the parts.
+  // On AMX tiles, f32 is split into parts, and rows along vectors are transposed: a tile of rows is packed at a time,
+  // placed as the tiles that are loaded, and overwritten by the next. So are panels of f32: a whole block would not
+  // leave L2 room for the parts.
   bool in_parts() const { return b_.tiles && !pairs_; }
-  int64_t packed_rows() const { return (in_parts() ? 1 : b_.block_m) * b_.tile_m; }
+  bool places_rows() const { return b_.tiles && !(pairs_ && spec_.lhs_k_contiguous); }
+  int64_t packed_rows() const { return (places_rows() ? 1 : b_.block_m) * b_.tile_m; }
   // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements,
   // so both serve it alike.
   Expr lhs_index(const Expr& row, const Expr& k) const {

@@ -5,7 +5,7 @@
 namespace trainc::lower {
 
 Expr ContractionBuilder::lhs_at(const Expr& block_tile, const Expr& tile, const Expr& row, const Expr& k) const {
-  if (!lhs_in_block()) return lhs_index(in_parts() ? row : tile * b_.tile_m + row, k);
+  if (!lhs_in_block()) return lhs_index(places_rows() ? row : tile * b_.tile_m + row, k);
   const Expr whole = (block_tile + tile) * b_.tile_m + row, depth = part_ == Part::Rows ? first_k_ + k : k;
   const int64_t pitch = spec_.lhs_block.pitch / each();
   return spec_.lhs_k_contiguous ? whole * pitch + depth : depth * pitch + whole;

@@ -64,11 +64,12 @@ Stmt ContractionBuilder::zeros(int buffer, const Expr& count, Index index) {
 
 Stmt ContractionBuilder::pack_lhs_block(const Expr& first_tile, const Expr& tiles) {
   if (spec_.k == 0 || lhs_in_block() || b_.lhs_unpacked) return block({});
-  if (in_parts())
+  if (places_rows())
     return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
-      return block({pack_lhs(first_tile + tile, integer(1)), amx_->split_rows(tile, depth_)});
+      return block({pack_lhs(first_tile + tile, integer(1)), amx_->place_rows(tile, depth_)});
     });
-  return amx_ ? block({pack_lhs(first_tile, tiles), amx_->prepare_lhs(tiles, depth_)}) : pack_lhs(first_tile, tiles);
+  Stmt packed = pack_lhs(first_tile, tiles);
+  return amx_ ? block({packed, amx_->pad_rows(tiles, depth_)}) : packed;
 }
 
 Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
@@ -96,8 +97,7 @@ Stmt ContractionBuilder::pack_lhs(const Expr& first_tile, const Expr& tiles) {
     const Expr end = m_here_ ? m_here_ : m_;
     if (spec_.lhs_run > 0) {
       const Expr there = full ? rows : rest(rows, first, end);
-      const bool aligned =
-          !spec_.fixed_blocking && (in_parts() || b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
+      const bool aligned = !spec_.fixed_blocking && (places_rows() || b_.m_tasks == 1 || b_.task_m % b_.block_m == 0);
       Stmt copy = copy_runs(spec_.lhs_run, packed_rows(), aligned, first, there, b_.lanes,
                             [&](const Expr& row, const Expr& major, const Expr& minor) {
                               return store(lhs_, lhs_index(row, k), packed(first_k_ + k, [&](const Expr& kk) {
@@ -122,14 +122,14 @@ Stmt ContractionBuilder::pack_rhs_block() {
   if (spec_.k == 0 || b_.rhs_unpacked) return block({});
   const auto panels = [&](auto body) { return loop(LoopKind::Serial, "panel", panels_, body); };
   if (in_parts())
-    return panels([&](const Expr& panel) { return block({pack_panel(panel), amx_->split_panel(panel, depth_)}); });
+    return panels([&](const Expr& panel) { return block({pack_panel(panel), amx_->place_panel(panel, depth_)}); });
   // along the rows of memory, where they go across panels
   Stmt packed = spec_.rhs_k_contiguous
                     ? panels([&](const Expr& panel) { return pack_panel(panel); })
                     : loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
                         return panels([&](const Expr& panel) { return pack_row_of_panel(panel, k); });
                       });
-  return amx_ ? block({packed, amx_->prepare_rhs(panels_, depth_)}) : packed;
+  return amx_ ? block({packed, amx_->pad_panels(panels_, depth_)}) : packed;
 }
 
 Stmt ContractionBuilder::pack_panel(const Expr& panel) {

@@ -21,29 +21,27 @@ const double kVeltkamp = 0x1p16 + 1;
 
 }  // namespace
 
-TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedBlocks& packed, bool in_parts, int64_t k)
+TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOperands& packed, bool in_parts, int64_t k)
     : nest_(nest),
       b_(blocking),
       packed_(packed),
       in_parts_(in_parts),
       k_(k),
+      parts_(in_parts ? kParts : 1),
       down_(b_.tile_m / kTileSide),
       across_(b_.tile_n / kTileSide),
-      lhs_rows_(b_.block_m * b_.tile_m),
-      lhs_pitch_(packed.lhs_pitch),
+      steps_(b_.block_k / step()),
+      elements_(packed.lhs_along_k ? 2 : 1),
       lhs_(packed.lhs),
       rhs_(packed.rhs) {
   require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && b_.block_k % step() == 0,
           "a contraction's tiles are no whole ones");
-  const int parts = in_parts ? kParts : 1;
-  if (in_parts || !packed.lhs_along_k) {
-    lhs_pitch_ = b_.block_k * kTileSide / step() + kTileSide;  // pairs; one tile more than the data: see Builder
-    const bool elements = in_parts && packed.lhs_along_k;      // else whole pairs are written
-    lhs_ =
-        scratch("lhs_tiles", elements ? DType::BF16 : DType::I32, parts * lhs_rows_ * lhs_pitch_ * (elements ? 2 : 1));
-  }
+  require(!places_rows() || packed.lhs_pitch == (packed.lhs_along_k ? b_.block_k : b_.tile_m), "a gap in packed rows");
+  if (places_rows())
+    lhs_ = scratch("lhs_tiles", packed.lhs_along_k ? DType::BF16 : DType::I32,
+                   b_.block_m * steps_ * parts_ * down_ * kSquare * elements_);
   if (in_parts) {
-    rhs_ = scratch("rhs_tiles", DType::I32, b_.task_n * kParts * b_.block_k / 2 * b_.tile_n);
+    rhs_ = scratch("rhs_tiles", DType::I32, b_.task_n * steps_ * parts_ * across_ * kSquare);
     if (!packed.lhs_along_k) stage_ = scratch("lhs_stage", DType::I32, kParts * kSquare);
     lhs_range_ = scratch("lhs_range", DType::F32, 2 * b_.block_m);
     rhs_range_ = scratch("rhs_range", DType::F32, 2 * b_.task_n);
@@ -62,30 +60,27 @@ int TileKernel::scratch(const char* name, DType dtype, int64_t numel) {
 
 // --- preparing
 
-TileKernel::Range TileKernel::start_range(std::vector<Stmt>& body) {
-  const Range range{nest_.add_local("least", DType::F32), nest_.add_local("greatest", DType::F32)};
-  body.push_back(let(range.low, real(1, DType::F32)));
-  body.push_back(let(range.high, real(1, DType::F32)));
-  return range;
+// The range of `count` packed numbers.
+Stmt TileKernel::find_range(int buffer, const Expr& at, int source, int64_t count) {
+  const int low = nest_.add_local("least", DType::F32), high = nest_.add_local("greatest", DType::F32);
+  return block({let(low, real(1, DType::F32)), let(high, real(1, DType::F32)),
+                loop_over(
+                    nest_, LoopKind::Vector, "number", integer(count),
+                    [&](const Expr& i) {
+                      const int magnitude = nest_.add_local("magnitude", DType::F32);
+                      const Expr m = nest_.local(magnitude), none = apply(Op::Eq, {m, real(0, DType::F32)});
+                      return block({let(magnitude, apply(Op::Abs, {nest_.load(source, i)})),
+                                    reduce(low, ReduceKind::Min, apply(Op::Select, {none, real(1, DType::F32), m})),
+                                    reduce(high, ReduceKind::Max, m)});  // NaN stays
+                    },
+                    4 * b_.lanes),
+                store(buffer, at * 2, nest_.local(low)), store(buffer, at * 2 + integer(1), nest_.local(high))});
 }
 
-void TileKernel::widen_range(std::vector<Stmt>& body, const Range& range, const Expr& x) {
-  const int magnitude = nest_.add_local("magnitude", DType::F32);
-  body.push_back(let(magnitude, apply(Op::Abs, {x})));
-  const Expr m = nest_.local(magnitude);
-  body.push_back(reduce(range.low, ReduceKind::Min,
-                        apply(Op::Select, {apply(Op::Eq, {m, real(0, DType::F32)}), real(1, DType::F32), m})));
-  body.push_back(reduce(range.high, ReduceKind::Max, m));  // NaN stays
-}
-
-void TileKernel::store_range(std::vector<Stmt>& body, int buffer, const Expr& at, const Range& range) {
-  body.push_back(store(buffer, at * 2, nest_.local(range.low)));
-  body.push_back(store(buffer, at * 2 + integer(1), nest_.local(range.high)));
-}
-
-// x as three bf16: each is what is left, rounded to nearest; the subtractions are exact. Rounding is Veltkamp's (Dekker,
-// "A floating-point technique for extending the available precision", 1971): with factor 2^16 + 1, 8 of f32's 24 bits
-// stay. It takes three instructions, a rounding cast and its way back seven. Above 2^111 it overflows: `fits` sees to it.
+// x as three bf16: each is what is left, rounded to nearest; the subtractions are exact. Rounding is Veltkamp's
+// (Dekker, "A floating-point technique for extending the available precision", 1971): with factor 2^16 + 1, 8 of f32's
+// 24 bits stay. It takes three instructions, a rounding cast and its way back seven. Above 2^111 it overflows: `fits`
+// sees to it.
 std::vector<Expr> TileKernel::split(std::vector<Stmt>& body, const Expr& x) {
   const auto named = [&](const char* name, const Expr& value) {
     const int local = nest_.add_local(name, DType::F32);
@@ -104,153 +99,149 @@ std::vector<Expr> TileKernel::split(std::vector<Stmt>& body, const Expr& x) {
   return parts;
 }
 
-// One row of the packed lhs, k along vectors.
-Stmt TileKernel::split_along_k(const Expr& first, const Expr& row, const Expr& depth, const Range& range) {
-  const auto at = [&](int part, const Expr& k) {
-    return (first + row + integer(part * lhs_rows_)) * (2 * lhs_pitch_) + k;
+// 32 neighbours along k of one packed row are a row of a tile, in each part.
+Stmt TileKernel::split_along_k(const Expr& tile) {
+  const auto each = [&](const char* name, const Expr& count, auto body) {
+    return loop_over(nest_, LoopKind::Serial, name, count, body);
   };
-  const int lanes = 2 * b_.lanes;
-  Stmt parts = loop_over(
-      nest_, LoopKind::Vector, "k", depth,
-      [&](const Expr& k) {
-        std::vector<Stmt> body;
-        const int x = nest_.add_local("x", DType::F32);
-        body.push_back(let(x, nest_.load(packed_.lhs, row * packed_.lhs_pitch + k)));
-        const std::vector<Expr> values = split(body, nest_.local(x));
-        for (int part = 0; part < kParts; ++part) body.push_back(store(lhs_, at(part, k), values[size_t(part)]));
-        widen_range(body, range, nest_.local(x));
-        return block(std::move(body));
-      },
-      lanes);
-  if (!ragged()) return parts;
-  return block({parts, loop_over(
-                           nest_, LoopKind::Vector, "k", whole_steps(depth) * step() - depth,
-                           [&](const Expr& k) {
-                             std::vector<Stmt> body;
-                             for (int part = 0; part < kParts; ++part)
-                               body.push_back(store(lhs_, at(part, depth + k), real(0, DType::BF16)));
-                             return block(std::move(body));
-                           },
-                           lanes)});
+  return each("rows", integer(down_), [&](const Expr& rows) {
+    return each("row", integer(kTileSide), [&](const Expr& row) {
+      return each("step", integer(steps_), [&](const Expr& step) {
+        return loop_over(
+            nest_, LoopKind::Vector, "k", integer(2 * kTileSide),
+            [&](const Expr& k) {
+              std::vector<Stmt> body;
+              const int x = nest_.add_local("x", DType::F32);
+              body.push_back(let(x, nest_.load(packed_.lhs, (rows * kTileSide + row) * packed_.lhs_pitch +
+                                                                step * (2 * kTileSide) + k)));
+              const std::vector<Expr> parts = split(body, nest_.local(x));
+              for (int part = 0; part < kParts; ++part)
+                body.push_back(store(lhs_, lhs_tile(tile, step, part, rows) + row * (2 * kTileSide) + k,
+                                     parts[static_cast<size_t>(part)]));
+              return block(std::move(body));
+            },
+            2 * b_.lanes);
+      });
+    });
+  });
 }
 
-// Within a Vector loop across k: elements 2 * pair and the one after it of `source` (zero beyond depth), as one pair a
-// part.
-Stmt TileKernel::split_pairs(const Expr& pair_at, const Expr& depth, const std::function<Expr(const Expr& k)>& at,
-                             int source, int target, const std::function<Expr(int part)>& to, const Range& range) {
+// Within a Vector loop across k: elements 2 * pair and the one after it of `source`, as one pair a part.
+Stmt TileKernel::split_pairs(const Expr& pair_at, const std::function<Expr(const Expr& k)>& at, int source, int target,
+                             const std::function<Expr(int part)>& to) {
   std::vector<Stmt> body;
   std::vector<Expr> halves[2];
   for (int half = 0; half < 2; ++half) {
-    const Expr k = pair_at * 2 + integer(half);
     const int x = nest_.add_local("x", DType::F32);
-    body.push_back(let(x, nest_.load(source, at(k), ragged() ? apply(Op::Lt, {k, depth}) : nullptr)));
+    body.push_back(let(x, nest_.load(source, at(pair_at * 2 + integer(half)))));
     halves[half] = split(body, nest_.local(x));
-    widen_range(body, range, nest_.local(x));
   }
   for (int part = 0; part < kParts; ++part)
     body.push_back(store(target, to(part), pair(halves[0][size_t(part)], halves[1][size_t(part)])));
   return block(std::move(body));
 }
 
-// 16 rows of a packed lhs that has the rows along vectors: squares of pairs, transposed.
-Stmt TileKernel::split_across_k(const Expr& first, const Expr& rows, const Expr& depth, const Range& range) {
-  return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
-    std::vector<Stmt> body;
-    body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
-      return loop_over(
-          nest_, LoopKind::Vector, "row", integer(kTileSide),
-          [&](const Expr& row) {
-            return split_pairs(
-                square * kTileSide + pair, depth,
-                [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs, stage_,
-                [&](int part) { return pair * kTileSide + row + integer(part * kSquare); }, range);
-          },
-          b_.lanes);
-    }));
-    for (int part = 0; part < kParts; ++part)
-      body.push_back(transpose(
-          lhs_, (first + rows * kTileSide + integer(part * lhs_rows_)) * lhs_pitch_ + square * kTileSide, lhs_pitch_,
-          stage_, integer(part * kSquare), kTileSide, kTileSide));
-    return block(std::move(body));
+// Packed rows that go along vectors: squares of 16 rows and 16 pairs, transposed.
+Stmt TileKernel::place_across_k(const Expr& tile) {
+  return loop_over(nest_, LoopKind::Serial, "step", integer(steps_), [&](const Expr& step) {
+    return loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
+      std::vector<Stmt> body;
+      if (in_parts_)
+        body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
+          return loop_over(
+              nest_, LoopKind::Vector, "row", integer(kTileSide),
+              [&](const Expr& row) {
+                return split_pairs(
+                    step * kTileSide + pair,
+                    [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs, stage_,
+                    [&](int part) { return pair * kTileSide + row + integer(part * kSquare); });
+              },
+              b_.lanes);
+        }));
+      for (int part = 0; part < parts_; ++part)
+        body.push_back(in_parts_ ? transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, stage_,
+                                             integer(part * kSquare), kTileSide, kTileSide)
+                                 : transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, packed_.lhs,
+                                             step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide,
+                                             packed_.lhs_pitch, kTileSide));
+      return block(std::move(body));
+    });
   });
 }
 
-Stmt TileKernel::split_rows(const Expr& tile, const Expr& depth) {
-  std::vector<Stmt> body;
-  const Range range = start_range(body);
-  const Expr first = tile * b_.tile_m;
-  if (packed_.lhs_along_k)
-    body.push_back(loop_over(nest_, LoopKind::Serial, "row", integer(b_.tile_m),
-                             [&](const Expr& row) { return split_along_k(first, row, depth, range); }));
-  else
-    body.push_back(loop_over(nest_, LoopKind::Serial, "rows", integer(down_),
-                             [&](const Expr& rows) { return split_across_k(first, rows, depth, range); }));
-  store_range(body, lhs_range_, tile, range);
-  return block(std::move(body));
-}
-
-Stmt TileKernel::split_panel(const Expr& panel, const Expr& depth) {
-  std::vector<Stmt> body;
-  const Range range = start_range(body);
-  body.push_back(loop_over(nest_, LoopKind::Serial, "pair", whole_steps(depth) * kTileSide, [&](const Expr& pair) {
+// Zeros for what the last block of k has not: in each of `rows` packed rows of f32, or across all of them.
+Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) {
+  if (k_ % b_.block_k == 0) return block({});
+  const DType dtype = nest_.buffers[static_cast<size_t>(buffer)].dtype;
+  const Expr missing = integer(b_.block_k) - depth;
+  const auto zeros = [&](const Expr& from, const Expr& count) {
     return loop_over(
-        nest_, LoopKind::Vector, "column", integer(b_.tile_n),
-        [&](const Expr& column) {
-          return split_pairs(
-              pair, depth, [&](const Expr& k) { return k * b_.tile_n + column; }, packed_.rhs, rhs_,
-              [&](int part) {
-                return ((panel * kParts + integer(part)) * (b_.block_k / 2) + pair) * b_.tile_n + column;
-              },
-              range);
+        nest_, LoopKind::Vector, "missing", count,
+        [&](const Expr& i) {
+          return store(buffer, from + i, dtype == DType::I32 ? integer(0, dtype) : real(0, dtype));
         },
         b_.lanes);
-  }));
-  store_range(body, rhs_range_, panel, range);
-  return block(std::move(body));
+  };
+  if (!along_k) return zeros(depth * rows, missing * rows);
+  return loop_over(nest_, LoopKind::Serial, "row", integer(rows),
+                   [&](const Expr& row) { return zeros(row * b_.block_k + depth, missing); });
 }
 
-Stmt TileKernel::prepare_lhs(const Expr& tiles, const Expr& depth) {
-  std::vector<Stmt> body;
-  const Expr missing = whole_steps(depth) * step() - depth;
-  if (packed_.lhs_along_k) {
-    if (!ragged()) return block({});
-    return loop_over(nest_, LoopKind::Serial, "row", tiles * b_.tile_m, [&](const Expr& row) {
-      return loop_over(
-          nest_, LoopKind::Vector, "k", missing * 2,
-          [&](const Expr& k) {
-            return store(packed_.lhs, (row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16));
-          },
-          2 * b_.lanes);
-    });
-  }
-  if (ragged())
-    body.push_back(loop_over(nest_, LoopKind::Serial, "k", missing, [&](const Expr& k) {
-      return loop_over(
-          nest_, LoopKind::Vector, "row", tiles * b_.tile_m,
-          [&](const Expr& row) {
-            return store(packed_.lhs, (depth + k) * packed_.lhs_pitch + row, integer(0, DType::I32));
-          },
-          b_.lanes);
-    }));
-  body.push_back(loop_over(nest_, LoopKind::Serial, "rows", tiles * down_, [&](const Expr& rows) {
-    return loop_over(nest_, LoopKind::Serial, "square", whole_steps(depth), [&](const Expr& square) {
-      return transpose(lhs_, rows * (kTileSide * lhs_pitch_) + square * kTileSide, lhs_pitch_, packed_.lhs,
-                       square * (kTileSide * packed_.lhs_pitch) + rows * kTileSide, packed_.lhs_pitch, kTileSide);
-    });
-  }));
-  return block(std::move(body));
+Stmt TileKernel::place_rows(const Expr& tile, const Expr& depth) {
+  return block({pad(packed_.lhs, depth, b_.tile_m, packed_.lhs_along_k),
+                in_parts_ ? find_range(lhs_range_, tile, packed_.lhs, b_.tile_m * b_.block_k) : block({}),
+                packed_.lhs_along_k ? split_along_k(tile) : place_across_k(tile)});
 }
 
-Stmt TileKernel::prepare_rhs(const Expr& panels, const Expr& depth) {
-  if (!ragged()) return block({});
+Stmt TileKernel::place_panel(const Expr& panel, const Expr& depth) {
+  return block(
+      {pad(packed_.rhs, depth, b_.tile_n, false), find_range(rhs_range_, panel, packed_.rhs, b_.tile_n * b_.block_k),
+       loop_over(nest_, LoopKind::Serial, "step", integer(steps_), [&](const Expr& step) {
+         return loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
+           return loop_over(
+               nest_, LoopKind::Vector, "column", integer(b_.tile_n),
+               [&](const Expr& column) {
+                 return split_pairs(
+                     step * kTileSide + pair, [&](const Expr& k) { return k * b_.tile_n + column; }, packed_.rhs, rhs_,
+                     [&](int part) { return rhs_tile(panel, step, part) + pair * b_.tile_n + column; });
+               },
+               b_.lanes);
+         });
+       })});
+}
+
+Expr TileKernel::missing(const Expr& depth) const {
+  return floor_div(depth + integer(step() - 1), step()) * step() - depth;
+}
+
+Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth) {
+  if (k_ % step() == 0) return block({});
+  return loop_over(nest_, LoopKind::Serial, "row", tiles * b_.tile_m, [&](const Expr& row) {
+    return loop_over(
+        nest_, LoopKind::Vector, "k", missing(depth) * 2,
+        [&](const Expr& k) { return store(lhs_, (row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16)); },
+        2 * b_.lanes);
+  });
+}
+
+Stmt TileKernel::pad_panels(const Expr& panels, const Expr& depth) {
+  if (k_ % step() == 0) return block({});
   return loop_over(nest_, LoopKind::Serial, "panel", panels, [&](const Expr& panel) {
     return loop_over(
-        nest_, LoopKind::Vector, "rest", (whole_steps(depth) * step() - depth) * b_.tile_n,
+        nest_, LoopKind::Vector, "rest", missing(depth) * b_.tile_n,
         [&](const Expr& i) {
-          return store(packed_.rhs, (panel * b_.block_k + depth) * b_.tile_n + i, integer(0, DType::I32));
+          return store(rhs_, rhs_tile(panel, integer(0), 0) + depth * b_.tile_n + i, integer(0, DType::I32));
         },
         b_.lanes);
   });
+}
+
+Expr TileKernel::lhs_tile(const Expr& tile, const Expr& step, int part, const Expr& rows) const {
+  return (((tile * steps_ + step) * parts_ + integer(part)) * down_ + rows) * (kSquare * elements_);
+}
+
+Expr TileKernel::rhs_tile(const Expr& panel, const Expr& step, int part) const {
+  return ((panel * steps_ + step) * parts_ + integer(part)) * (kTileSide * b_.tile_n);
 }
 
 Expr TileKernel::fits(const Expr& tile, const Expr& panel) const {
@@ -269,23 +260,22 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
                           const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
   std::vector<Stmt> body;
   for (int sums : sums_) body.push_back(tile_zero(sums));
-  const int64_t each = nest_.buffers[size_t(lhs_)].dtype == DType::BF16 ? 2 : 1;  // elements of the buffer in a pair
-  const int64_t parts = in_parts_ ? kParts : 1, deep = b_.block_k * kTileSide / step();
-  body.push_back(loop_over(nest_, LoopKind::Serial, "step", whole_steps(depth), [&](const Expr& step) {
+  const Expr steps = floor_div(depth + integer(step() - 1), step());
+  body.push_back(loop_over(nest_, LoopKind::Serial, "step", steps, [&](const Expr& step) {
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part) {
       for (int i = 0; i < down_; ++i)
-        steps.push_back(tile_load(
-            lhs_tiles_[size_t(i)], lhs_,
-            ((tile * b_.tile_m + integer(part * lhs_rows_ + i * kTileSide)) * lhs_pitch_ + step * kTileSide) * each,
-            lhs_pitch_ * each));
+        steps.push_back(
+            places_rows()
+                ? tile_load(lhs_tiles_[size_t(i)], lhs_, lhs_tile(tile, step, part, integer(i)), kTileSide * elements_)
+                : tile_load(lhs_tiles_[size_t(i)], lhs_,
+                            ((tile * b_.tile_m + integer(i * kTileSide)) * packed_.lhs_pitch + step * kTileSide) * 2,
+                            packed_.lhs_pitch * 2));
     };
     const auto load_rhs = [&](int part) {
       for (int j = 0; j < across_; ++j)
         steps.push_back(
-            tile_load(rhs_tiles_[size_t(j)], rhs_,
-                      ((panel * parts + integer(part)) * deep + step * kTileSide) * b_.tile_n + integer(j * kTileSide),
-                      b_.tile_n));
+            tile_load(rhs_tiles_[size_t(j)], rhs_, rhs_tile(panel, step, part) + integer(j * kTileSide), b_.tile_n));
     };
     Product loaded{-1, -1};
     const auto multiply = [&](const Product& p) {

@@ -13,12 +13,12 @@ using loop::LoopNest;
 using loop::Stmt;
 using schedule::Blocking;
 
-/// What is packed of each operand: of bf16 one block, of f32 one tile of rows and one panel. k counts pairs where they
-/// are of bf16, elements where they are of f32.
-struct PackedBlocks {
+/// What is packed of each operand: one tile of rows and one panel where they are placed as tiles (below), else a block.
+/// k counts pairs where they are of bf16, elements where they are of f32.
+struct PackedOperands {
   int lhs = -1, rhs = -1;   // buffers; rhs: [panel][k][tile_n]
   bool lhs_along_k = true;  // lhs: [row][k], of bf16 as such; or [k][row]
-  int64_t lhs_pitch = 0;    // from a row, or a k, to the next
+  int64_t lhs_pitch = 0;    // from a row, or a k, to the next: without a gap where rows are placed
 };
 
 /// sums = lhs . rhs, by tiles of 16 x 16 sums. bf16 operands are multiplied as they are. f32 operands are split, a = a1
@@ -29,15 +29,16 @@ struct PackedBlocks {
 class TileKernel {
  public:
   /// Adds scratch buffers and tile registers to the nest. Needs: blocking.tiles; `k` is the whole sum's.
-  TileKernel(LoopNest&, const Blocking&, const PackedBlocks&, bool in_parts, int64_t k);
+  TileKernel(LoopNest&, const Blocking&, const PackedOperands&, bool in_parts, int64_t k);
 
-  /// bf16: once a block of an operand is packed, `depth` of k deep: what tiles are loaded from. Both end in zeros up to
-  /// a whole tile.
-  Stmt prepare_lhs(const Expr& tiles, const Expr& depth);
-  Stmt prepare_rhs(const Expr& panels, const Expr& depth);
-  /// In parts: the same for the rows, or the panel, that are packed, which are the block's `tile`, or its `panel`.
-  Stmt split_rows(const Expr& tile, const Expr& depth);
-  Stmt split_panel(const Expr& panel, const Expr& depth);
+  /// f32, and rows along vectors: once rows are packed, `depth` of k deep, as the tiles of the block's `tile`, one
+  /// after the other as they are multiplied, so that what comes from L2 is a stream.
+  Stmt place_rows(const Expr& tile, const Expr& depth);
+  /// bf16 along k is loaded as it is packed: zeros up to a whole tile in the rows of so many tiles.
+  Stmt pad_rows(const Expr& tiles, const Expr& depth);
+  /// The same for the rhs: in parts, the panel that is packed as the block's `panel`; bf16, zeros in the panels.
+  Stmt place_panel(const Expr& panel, const Expr& depth);
+  Stmt pad_panels(const Expr& panels, const Expr& depth);
   /// In parts only: whether `multiply` may be used for this tile of the block and this panel, a bool.
   Expr fits(const Expr& tile, const Expr& panel) const;
   /// The sums of one tile of the block and one panel, in tile registers; ahead(step) is put in before each step of
@@ -50,30 +51,30 @@ class TileKernel {
   int64_t step() const { return (in_parts_ ? 2 : 1) * loop::kTileSide; }
 
  private:
-  // locals: the least magnitude that is not 0, the greatest; both start at 1
-  struct Range { int low = -1, high = -1; };
-
   int scratch(const char* name, DType, int64_t numel);
-  Expr whole_steps(const Expr& depth) const { return loop::floor_div(depth + loop::integer(step() - 1), step()); }
-  bool ragged() const { return k_ % step() != 0; }
-  Range start_range(std::vector<Stmt>& body);
-  void widen_range(std::vector<Stmt>& body, const Range&, const Expr& x);
-  void store_range(std::vector<Stmt>& body, int buffer, const Expr& at, const Range&);
+  bool places_rows() const { return in_parts_ || !packed_.lhs_along_k; }
+  Expr missing(const Expr& depth) const;  // of a whole step
+  // Where a tile of 16 x 16 pairs begins in lhs_, and a row of such tiles in rhs_.
+  Expr lhs_tile(const Expr& tile, const Expr& step, int part, const Expr& rows) const;
+  Expr rhs_tile(const Expr& panel, const Expr& step, int part) const;
+  // buffer[2 at] = the least magnitude that is not 0, buffer[2 at + 1] = the greatest, and 1 where 1 is beyond.
+  Stmt find_range(int buffer, const Expr& at, int source, int64_t count);
   std::vector<Expr> split(std::vector<Stmt>& body, const Expr& x);
-  Stmt split_pairs(const Expr& pair, const Expr& depth, const std::function<Expr(const Expr& k)>& at, int source,
-                   int target, const std::function<Expr(int part)>& to, const Range&);
-  // `first`: the row of the block that the packed rows begin at
-  Stmt split_along_k(const Expr& first, const Expr& row, const Expr& depth, const Range&);
-  Stmt split_across_k(const Expr& first, const Expr& rows, const Expr& depth, const Range&);
+  Stmt split_pairs(const Expr& pair, const std::function<Expr(const Expr& k)>& at, int source, int target,
+                   const std::function<Expr(int part)>& to);
+  Stmt split_along_k(const Expr& tile);
+  Stmt place_across_k(const Expr& tile);
+  Stmt pad(int buffer, const Expr& depth, int64_t rows, bool along_k);
 
   LoopNest& nest_;
   const Blocking b_;
-  const PackedBlocks packed_;
+  const PackedOperands packed_;
   const bool in_parts_;
   const int64_t k_;
-  const int down_, across_;       // tiles of 16 x 16 in a tile of the blocking
-  int64_t lhs_rows_, lhs_pitch_;  // what lhs tiles are loaded from: [part][row][pair], rows and pairs a row
-  int lhs_, rhs_;                 // buffers that tiles are loaded from
+  const int parts_, down_, across_;  // tiles of 16 x 16 in a tile of the blocking
+  const int64_t steps_;              // in a block of k
+  const int64_t elements_;           // of lhs_ in a pair
+  int lhs_ = -1, rhs_;               // buffers that tiles are loaded from
   int stage_ = -1, lhs_range_ = -1, rhs_range_ = -1;
   std::vector<int> sums_, lhs_tiles_, rhs_tiles_;
 };

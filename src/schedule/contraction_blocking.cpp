@@ -33,9 +33,7 @@ std::span<const Tile> unpacked_tiles_of(const Target& target) {
 // that an FMA takes before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
 double tile_slots(Tile t, DType dtype) {
   if (t.amx) {
-    // Of pairs of bf16, or of f32 in parts (six products): 16 cycles a product of two tiles, 52 until the next on the
-    // same sums, 8 a tile load; a step is 16 pairs or 32 f32. By the instruction's published timing: no such machine
-    // was at hand.
+    // Of pairs of bf16, or of f32 in parts (six products); a step is 16 pairs or 32 f32.
     const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1,
                  depth = dtype == DType::F32 ? 32 : 16;
     return 2 *
@@ -80,8 +78,7 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
   // more beside its products: bf16 takes twice the depth.
-  static const int64_t kParts = getenv("BK") ? atoi(getenv("BK")) : 192, kB16 = getenv("BB") ? atoi(getenv("BB")) : 384;
-  const int64_t most = in_parts(tile, dtype) ? kParts : b.tiles && dtype == DType::BF16 ? kB16 : cost::kBlock;
+  const int64_t most = b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
@@ -141,8 +138,8 @@ std::vector<Tile> unpacked_tiles(const ContractionShape& spec, DType dtype, cons
 // included. One alone: which blocks of f32 are multiplied by FMAs is a matter of its size, so that variants may not
 // differ in it.
 std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Target& target) {
-  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || (dtype == DType::F32 && spec.f32_in_parts)))
-    return {};
+  const bool parts = dtype == DType::F32 && spec.f32_in_parts && spec.k >= cost::kShallow;
+  if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || parts)) return {};
   const auto products = [&](Tile t) {
     return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) *
            tile_slots(t, dtype);
@@ -192,8 +189,8 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits =
-          (b.k_blocks == 1 || rows * columns * double(element) <= (getenv("SL") ? atof(getenv("SL")) : cost::kSumsOfL2) * double(target.caches.l2)) &&
-          columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / (getenv("RL") ? atof(getenv("RL")) : cost::kRhsBlockOfL2);
+          (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) &&
+          columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
       const int64_t tasks = spec.batch * m_tasks * n_tasks;

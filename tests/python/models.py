@@ -39,13 +39,18 @@ def _tokens(vocabulary: int, batch: int, length: int, count: int = 4) -> list[to
     return [torch.randint(4, vocabulary, (batch, length)) for _ in range(count)]
 
 
-def gpt2() -> Case:
+def gpt2(width: int = 96, layers: int = 2, batch: int = 4) -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=509, n_positions=64, n_embd=96, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+        GPT2Config(vocab_size=509, n_positions=64, n_embd=width, n_layer=layers, n_head=4, bos_token_id=0, eos_token_id=0)
     )
-    return Case(model, [{"input_ids": ids, "labels": ids} for ids in _tokens(509, 4, 32)])
+    return Case(model, [{"input_ids": ids, "labels": ids} for ids in _tokens(509, batch, 32)])
+
+
+def wide_gpt2() -> Case:
+    """Wide enough, and with rows enough, for products of float32 on AMX tiles."""
+    return gpt2(width=256, layers=1, batch=8)
 
 
 def roberta() -> Case:
@@ -261,7 +266,7 @@ def build(name: str, seed: int = 0, dropout: bool = True, dtype: torch.dtype = t
     import networks  # which are made of this file's `Case`
 
     torch.manual_seed(seed)
-    case = {**BUILDERS, **IMAGES, **networks.BUILDERS}[name]()
+    case = {**BUILDERS, **IMAGES, **networks.BUILDERS, "wide_gpt2": wide_gpt2}[name]()
     case.model.train()
     if not dropout:
         _switch_dropout_off(case.model)

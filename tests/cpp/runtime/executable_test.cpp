@@ -385,6 +385,7 @@ TEST(Executable, DrawsInOrderAndHandsTheGeneratorOver) {
 }
 
 TEST(Executable, WhatWasDrawnBeforeAnErrorStaysDrawn) {
+  set_mask_generator(MaskGenerator::Twister);
   CpuExecutable e(drawing());
   Framework framework;
   MersenneTwister eager(framework.state);

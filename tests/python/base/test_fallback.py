@@ -18,7 +18,7 @@ from trainc.torch.doors import backend, call
 from trainc.torch.doors.signatures import Signatures
 from trainc.torch.doors.traces import Traces
 from trainc.torch.doors.variants import Variants
-from trainc.torch.optimizers import kernels, plan_updates, updates
+from trainc.torch.optimizers import kernels, plan_updates
 from trainc.torch.run import executable
 from trainc.torch.run.deferred import DeferredTensor
 

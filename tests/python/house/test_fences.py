@@ -316,7 +316,7 @@ NO_CHOICE = {
     "schedule/cut.cpp": {"kInfinite"},
     "schedule/order_steps.cpp": {"kUnlimited"},
     # three parts of an f32 in tiles of AMX
-    "lower/contraction_tiles.cpp": {"kParts", "kSquare", "kSixProducts", "kOneProduct", "kLeast", "kGreatest"},
+    "lower/contraction_tiles.cpp": {"kParts", "kSquare", "kSixProducts", "kOneProduct", "kLeast", "kGreatest", "kVeltkamp"},
     "lower/lower.cpp": {"inf"},
     "lower/philox.cpp": {"kWord"},
     "emit/cuda/cubin.cpp": {"kFormatWord", "kRegisterCount", "kFrameSize"},

@@ -34,10 +34,10 @@ Json call(const char* name, const char* target, Json args, Json v, Json kwargs =
           {"kwargs", kwargs}, {"val", v},     {"origin", "model.py:41"}};
 }
 Json output(Json args) { return {{"op", "output"}, {"args", args}}; }
-Program import(const std::vector<Json>& nodes) {
+Program import(const std::vector<Json>& nodes, MaskGenerator generator = MaskGenerator::Twister) {
   Json root = {{"name", "test"}, {"nodes", Json::array()}};
   for (const Json& n : nodes) root["nodes"].push_back(n);
-  Program imported = import_aten(root.dump());
+  Program imported = import_aten(root.dump(), generator);
   verify(imported.graph);
   return imported;
 }
@@ -173,15 +173,14 @@ TEST(Import, RandomExternsKeepTheirPlaceAmongTheDraws) {
 
 TEST(Import, ADropoutMaskIsDrawnInMemoryOrder) {
   const Json x = val("f32", {3, 4}, {1, 3}), m = val("bool", {3, 4}, {1, 3});
-  Program i = import({input("x", x), call("d", "aten.native_dropout.default", {ref("x"), 0.5, true}, {x, m}),
-                      call("m", "getitem", {ref("d"), 1}, m), output({ref("m")})});
-  const Node* mask = i.graph.outputs[0].value;
-  if (cpu_is_intel()) {  // draws in logical order (docs/frontend.md)
-    EXPECT_EQ(mask->op, Op::Random);
-  } else {
-    ASSERT_EQ(mask->op, Op::Permute);
-    EXPECT_EQ(mask->in(0)->type.shape, (Dims{4, 3}));
-  }
+  const std::vector<Json> nodes = {input("x", x),
+                                   call("d", "aten.native_dropout.default", {ref("x"), 0.5, true}, {x, m}),
+                                   call("m", "getitem", {ref("d"), 1}, m), output({ref("m")})};
+  const Program twister = import(nodes), mkl = import(nodes, MaskGenerator::Mkl);
+  const Node* mask = twister.graph.outputs[0].value;
+  ASSERT_EQ(mask->op, Op::Permute);
+  EXPECT_EQ(mask->in(0)->type.shape, (Dims{4, 3}));
+  EXPECT_EQ(mkl.graph.outputs[0].value->op, Op::Random);  // MKL draws in logical order (docs/frontend.md)
 }
 
 TEST(Import, DropoutThatDrawsNothingTakesNoPlace) {
