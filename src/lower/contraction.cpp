@@ -77,7 +77,8 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   }
   if (b_.tiles) {
     require(part_ == Part::None, "part of a nest on AMX tiles");
-    amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, lhs_pitch_}, !pairs_, spec.k);
+    amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(), lhs_pitch_}, !pairs_,
+                 spec.k);
     if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }

@@ -36,8 +36,9 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOpe
       rhs_(packed.rhs) {
   require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && b_.block_k % step() == 0,
           "a contraction's tiles are no whole ones");
-  require(!places_rows() || packed.lhs_pitch == (packed.lhs_along_k ? b_.block_k : b_.tile_m), "a gap in packed rows");
-  if (places_rows())
+  require(!packed.places_rows || packed.lhs_pitch == (packed.lhs_along_k ? b_.block_k : b_.tile_m),
+          "a gap in packed rows");
+  if (packed.places_rows)
     lhs_ = scratch("lhs_tiles", packed.lhs_along_k ? DType::BF16 : DType::I32,
                    b_.block_m * steps_ * parts_ * down_ * kSquare * elements_);
   if (in_parts) {
@@ -169,7 +170,7 @@ Stmt TileKernel::place_across_k(const Expr& tile) {
   });
 }
 
-// Zeros for what the last block of k has not: in each of `rows` packed rows of f32, or across all of them.
+// Zeros for what the last block of k has not: at the end of each of `rows` packed rows, or after all of them.
 Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) {
   if (k_ % b_.block_k == 0) return block({});
   const DType dtype = nest_.buffers[static_cast<size_t>(buffer)].dtype;
@@ -266,7 +267,7 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
     const auto load_lhs = [&](int part) {
       for (int i = 0; i < down_; ++i)
         steps.push_back(
-            places_rows()
+            packed_.places_rows
                 ? tile_load(lhs_tiles_[size_t(i)], lhs_, lhs_tile(tile, step, part, integer(i)), kTileSide * elements_)
                 : tile_load(lhs_tiles_[size_t(i)], lhs_,
                             ((tile * b_.tile_m + integer(i * kTileSide)) * packed_.lhs_pitch + step * kTileSide) * 2,

@@ -18,6 +18,7 @@ using schedule::Blocking;
 struct PackedOperands {
   int lhs = -1, rhs = -1;   // buffers; rhs: [panel][k][tile_n]
   bool lhs_along_k = true;  // lhs: [row][k], of bf16 as such; or [k][row]
+  bool places_rows = true;  // f32 and rows along vectors; else tiles are loaded from the rows as they are packed
   int64_t lhs_pitch = 0;    // from a row, or a k, to the next: without a gap where rows are placed
 };
 
@@ -52,7 +53,6 @@ class TileKernel {
 
  private:
   int scratch(const char* name, DType, int64_t numel);
-  bool places_rows() const { return in_parts_ || !packed_.lhs_along_k; }
   Expr missing(const Expr& depth) const;  // of a whole step
   // Where a tile of 16 x 16 pairs begins in lhs_, and a row of such tiles in rhs_.
   Expr lhs_tile(const Expr& tile, const Expr& step, int part, const Expr& rows) const;

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import trainc
+from trainc import _core
 from trainc.base import config, messages
 from trainc.torch import device
 
@@ -96,8 +97,6 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sampled(n): a family of cases alike, of which `make test` runs one in n")
     config.addinivalue_line("markers", "thorough: what `make test-every` runs, and `make test` does not")
     if device.asked() == "cuda":
-        from trainc import _core
-
         try:
             print(f"tests that train put their tensors on {_core.device('cuda:0')}")
         except ValueError as error:
@@ -138,6 +137,13 @@ def engine(request, monkeypatch):
 def core(monkeypatch):
     """For tests of kernels and of limits, of which the interpreter knows nothing."""
     monkeypatch.setattr(config, "engine", "core")
+
+
+@pytest.fixture
+def without_tiles(monkeypatch):
+    """On a CPU with AMX, the level below: there products pass over rows, and have one order of sums in kernels that shapes share."""
+    if _core.machine_cpu_level() == "amx":
+        monkeypatch.setenv("TRAINC_CPU", "avx512_bf16")
 
 
 @pytest.fixture(autouse=True)

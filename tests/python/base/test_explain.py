@@ -189,7 +189,7 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess:
 def test_info_names_machine_and_versions():
     text = command("info").stdout
     assert re.search(r"trainc +0\.\d", text) and re.search(rf"PyTorch +{re.escape(torch.__version__)}", text)
-    assert re.search(r"CPU level +avx", text)
+    assert re.search(r"CPU level +(avx|amx)", text)
 
 
 def test_info_says_when_the_level_is_forced():

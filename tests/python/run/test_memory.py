@@ -120,7 +120,7 @@ def test_losses_are_the_same_to_the_bit_for_every_budget(strict, door):
     assert trained(door, free.total)[0] == free  # nothing is done again that need not be
 
 
-def test_a_limit_holds_for_every_size_of_one_trace(strict):
+def test_a_limit_holds_for_every_size_of_one_trace(strict, without_tiles):
     def trained(memory):
         torch.manual_seed(0)
         model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.Tanh())])
