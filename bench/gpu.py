@@ -102,7 +102,7 @@ class Turns:
     longer, do not inherit it.)"""
 
     def __init__(self, file: str | None, patience: float = 0):
-        self._lock = open(file, "a+") if file else None  # noqa: SIM115: it is held until the process ends
+        self._lock = open(file, "a+") if file else None  # noqa: SIM115 (it is held until the process ends)
         self._patience = patience
 
     def _wait_for(self, kind: int) -> None:
