@@ -58,7 +58,6 @@ class ContractionBuilder {
   }
   // Whether all parts of `part` are known to be full.
   static bool all_full(const Expr& total, int64_t part) { return is_number(total) && total->int_value % part == 0; }
-  static Expr zero(DType dtype) { return is_float(dtype) ? real(0, dtype) : integer(0, dtype); }
   int64_t each() const { return pairs_ ? 2 : 1; }            // elements of the operands in one of k
   bool odd() const { return elements_of_k_ % each() != 0; }  // the last pair is half empty
   // What the operand is packed as, at k; `read` takes an element's k.

@@ -1,4 +1,4 @@
-// How the files of a contraction write a loop. Inside lower only.
+// How the files of a contraction write a loop, and a zero. Inside lower only.
 #pragma once
 #include "loop/loop.h"
 
@@ -18,5 +18,7 @@ Stmt loop_over(LoopNest& nest, loop::LoopKind kind, const char* name, const Expr
   const int var = nest.add_var(name, number ? extent->int_value : -1);
   return for_loop(kind, var, extent, body(nest.var(var)), lanes);
 }
+
+inline Expr zero(DType dtype) { return is_float(dtype) ? loop::real(0, dtype) : loop::integer(0, dtype); }
 
 }  // namespace trainc::lower

@@ -159,12 +159,11 @@ Stmt TileKernel::place_across_k(const Expr& tile) {
               },
               b_.lanes);
         }));
+      const Expr square = step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide;
       for (int part = 0; part < parts_; ++part)
-        body.push_back(in_parts_ ? transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, stage_,
-                                             integer(part * kSquare), kTileSide, kTileSide)
-                                 : transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, packed_.lhs,
-                                             step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide,
-                                             packed_.lhs_pitch, kTileSide));
+        body.push_back(transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, in_parts_ ? stage_ : packed_.lhs,
+                                 in_parts_ ? integer(part * kSquare) : square,
+                                 in_parts_ ? kTileSide : packed_.lhs_pitch, kTileSide));
       return block(std::move(body));
     });
   });
@@ -177,10 +176,7 @@ Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) 
   const Expr missing = integer(b_.block_k) - depth;
   const auto zeros = [&](const Expr& from, const Expr& count) {
     return loop_over(
-        nest_, LoopKind::Vector, "missing", count,
-        [&](const Expr& i) {
-          return store(buffer, from + i, dtype == DType::I32 ? integer(0, dtype) : real(0, dtype));
-        },
+        nest_, LoopKind::Vector, "missing", count, [&](const Expr& i) { return store(buffer, from + i, zero(dtype)); },
         b_.lanes);
   };
   if (!along_k) return zeros(depth * rows, missing * rows);
@@ -209,10 +205,6 @@ Stmt TileKernel::place_panel(const Expr& panel, const Expr& depth) {
                b_.lanes);
          });
        })});
-}
-
-Expr TileKernel::missing(const Expr& depth) const {
-  return floor_div(depth + integer(step() - 1), step()) * step() - depth;
 }
 
 Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth) {
@@ -261,8 +253,7 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
                           const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
   std::vector<Stmt> body;
   for (int sums : sums_) body.push_back(tile_zero(sums));
-  const Expr steps = floor_div(depth + integer(step() - 1), step());
-  body.push_back(loop_over(nest_, LoopKind::Serial, "step", steps, [&](const Expr& step) {
+  body.push_back(loop_over(nest_, LoopKind::Serial, "step", whole_steps(depth), [&](const Expr& step) {
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part) {
       for (int i = 0; i < down_; ++i)

@@ -53,7 +53,8 @@ class TileKernel {
 
  private:
   int scratch(const char* name, DType, int64_t numel);
-  Expr missing(const Expr& depth) const;  // of a whole step
+  Expr whole_steps(const Expr& depth) const { return loop::floor_div(depth + loop::integer(step() - 1), step()); }
+  Expr missing(const Expr& depth) const { return whole_steps(depth) * step() - depth; }  // of a whole step
   // Where a tile of 16 x 16 pairs begins in lhs_, and a row of such tiles in rhs_.
   Expr lhs_tile(const Expr& tile, const Expr& step, int part, const Expr& rows) const;
   Expr rhs_tile(const Expr& panel, const Expr& step, int part) const;
