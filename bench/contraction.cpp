@@ -116,6 +116,12 @@ const Named kCases[] = {
     {"attention values", {48, 256, 64, 256, kAlong, kAcross}},
     {"attention scores gradient (keys)", {48, 256, 64, 256, kAcross, kAcross}},
     {"four rows", {1, 4, 768, 768, kAlong, kAcross}},
+    {"batch of 32 forward", {1, 32, 256, 256, kAlong, kAlong}},
+    {"batch of 32 input gradient", {1, 32, 256, 256, kAlong, kAcross}},
+    {"batch of 32 weight gradient", {1, 256, 256, 32, kAcross, kAcross}},
+    {"64 tokens forward", {1, 64, 768, 768, kAlong, kAlong}},
+    {"64 tokens input gradient", {1, 64, 768, 768, kAlong, kAcross}},
+    {"64 tokens weight gradient", {1, 768, 768, 64, kAcross, kAcross}},
 };
 
 }  // namespace

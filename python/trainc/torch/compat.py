@@ -306,8 +306,8 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 def holders_of(storage: torch.UntypedStorage) -> int:
-    """How many hold a storage, Python's objects among them."""
-    return storage_use_count(storage._cdata)
+    """How many hold a storage, and how many its one object in Python, the caller among them."""
+    return storage_use_count(storage._cdata) + sys.getrefcount(storage)
 
 
 def is_view(tensor: torch.Tensor) -> bool:

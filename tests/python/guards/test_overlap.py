@@ -77,6 +77,39 @@ def test_a_tensor_whose_own_elements_share_memory_is_found():
     assert strided.is_apart((3, 4, 2), (8, 1, 4)) and strided.is_apart((4, 0), (0, 1)) and strided.is_apart((3, 1), (1, 0))
 
 
+def test_what_was_known_of_inputs_that_moved_is_what_a_first_look_finds():
+    """Arguments lie elsewhere at each call, and most of what is written lies where it lay."""
+    choose, moved, refused, neighbours = random.Random(2), 0, 0, 0
+    places = [torch.zeros(40) for _ in range(4)]
+
+    def tensor(shape, strides):
+        base = choose.choice(places)
+        return base.as_strided(shape, strides, choose.randint(0, 40 - max(strided.span(shape, strides), 1)))
+
+    def looked(apart, tensors, written):
+        try:
+            apart.check(tensors, written)
+        except overlap.Overlapping as reason:
+            return str(reason)
+        return apart.neighbours
+
+    for _ in range(400):
+        kinds = []
+        for _ in range(choose.randint(2, 5)):
+            shape = [choose.randint(1, 3) for _ in range(choose.randint(0, 2))]  # empty ones have no address
+            kinds.append((shape, [choose.choice([1, 3, 4]) for _ in shape]))
+        written = choose.sample(range(len(kinds)), choose.randint(1, 2))
+        apart, tensors = overlap.Apart(), [tensor(*kind) for kind in kinds]
+        for _ in range(8):
+            known = apart._known
+            found = looked(apart, tensors, written)
+            assert found == looked(overlap.Apart(), tensors, written), (tensors, written)
+            refused, neighbours = refused + isinstance(found, str), neighbours + (isinstance(found, set) and len(found) > 0)
+            moved += known is not None and apart._known is not known and isinstance(found, set)
+            tensors = [tensor(*kind) if choose.random() < 0.3 else t for t, kind in zip(tensors, kinds, strict=True)]
+    assert moved > 200 and refused > 200 and neighbours > 200, (moved, refused, neighbours)
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_a_written_argument_whose_elements_share_memory(door):
     class Writes(nn.Module):

@@ -285,7 +285,7 @@ def test_a_pool_gives_a_block_to_one_of_its_callers(hasty):
         def run():
             for i in range(600):
                 size = 64 * (1 + i % 3)
-                mine = [blocks.tensor(size, torch.uint8, (size,), (1,)) for _ in range(1 + i % 2)]
+                mine = [blocks.tensor(size, (torch.uint8, (size,), (1,))) for _ in range(1 + i % 2)]
                 for t in mine:
                     t.fill_(name)
                 if not all(bool((t == name).all()) for t in mine):
@@ -299,19 +299,40 @@ def test_a_pool_gives_a_block_to_one_of_its_callers(hasty):
 
 def test_blocks_of_a_pool_are_used_again():
     blocks = pool.Pool()
-    first = blocks.tensor(64, torch.uint8, (64,), (1,))
-    second = blocks.tensor(64, torch.uint8, (64,), (1,))
+    first = blocks.tensor(64, (torch.uint8, (64,), (1,)))
+    second = blocks.tensor(64, (torch.uint8, (64,), (1,)))
     places = {first.data_ptr(), second.data_ptr()}
     assert len(places) == 2
     view = first[3:]
     del first, second
-    third = blocks.tensor(32, torch.float32, (8,), (1,))
+    third = blocks.tensor(32, (torch.float32, (8,), (1,)))
     assert third.data_ptr() in places and third.data_ptr() != view.data_ptr() - 3
-    larger = blocks.tensor(100, torch.uint8, (100,), (1,))
+    larger = blocks.tensor(100, (torch.uint8, (100,), (1,)))
     assert larger.data_ptr() not in places
     place = larger.data_ptr()
     del larger
-    assert blocks.tensor(90, torch.uint8, (90,), (1,)).data_ptr() == place
+    assert blocks.tensor(90, (torch.uint8, (90,), (1,))).data_ptr() == place
+
+
+def test_a_block_of_which_the_program_keeps_the_storage_alone_is_not_free():
+    blocks, kind = pool.Pool(), (torch.uint8, (64,), (1,))
+    kept = blocks.tensor(64, kind).untyped_storage()
+    assert blocks.tensor(64, kind).data_ptr() != kept.data_ptr()
+    place = kept.data_ptr()
+    del kept
+    assert place in {t.data_ptr() for t in [blocks.tensor(64, kind) for _ in range(2)]}
+
+
+def test_a_block_gives_tensors_of_the_mode_that_asks():
+    blocks, kind = pool.Pool(), (torch.float32, (8,), (1,))
+    for inference in (True, False, True, False):
+        with torch.inference_mode(inference):
+            made = blocks.tensor(64, kind)
+        assert made.is_inference() == inference and not made.requires_grad
+        made.untyped_storage().fill_(1)
+        place = made.data_ptr()
+        del made
+    assert blocks.tensor(64, kind).data_ptr() == place and len(blocks._blocks) == 1
 
 
 def test_threads_read_deferred_outputs_of_their_calls(hasty):

@@ -6,7 +6,9 @@ have seen what was written. Such calls run in PyTorch. Inputs that are only read
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -35,9 +37,13 @@ class Apart:
         self.neighbours: set[int] = set()
 
     def check(self, tensors: Sequence[Tensor], written: Collection[int]) -> None:
-        """Overlapping where they do not. The tensors have the same shapes and strides each time; what is none shares nothing."""
+        """Overlapping where they do not. The tensors have the same shapes and strides each time, and the same are written; what
+        is none shares nothing."""
         pointers = [t.data_ptr() if isinstance(t, Tensor) else 0 for t in tensors]
         if pointers == self._known:
+            return
+        if self._known is not None and self._only_read_ones_moved(tensors, pointers):
+            self._known = pointers
             return
         tensors = [t if isinstance(t, Tensor) else _NOTHING for t in tensors]
         for tensor in (tensors[i] for i in written):
@@ -48,9 +54,28 @@ class Apart:
                 f"it writes a tensor of shape {list(tensors[pair[0]].shape)} that shares memory with another of shape "
                 f"{list(tensors[pair[1]].shape)}"
             )
-        storages = {storage_id(tensors[i]) for i in written}
-        self.neighbours = {i for i, t in enumerate(tensors) if storage_id(t) in storages} - set(written)
+        self._written, storages = set(written), {storage_id(tensors[i]) for i in written}
+        self.neighbours = {i for i, t in enumerate(tensors) if storage_id(t) in storages} - self._written
+        spans = sorted((pointers[i], pointers[i] + span(t.shape, t.stride()) * t.itemsize) for i in written for t in [tensors[i]])
+        self._starts, self._ends = [start for start, _ in spans], list(itertools.accumulate((end for _, end in spans), max))
         self._known = pointers
+
+    def _only_read_ones_moved(self, tensors: Sequence[Tensor], pointers: list[int]) -> bool:
+        """Whether what lies elsewhere than it was known to (a batch does, at each step) is only read, from a storage in whose
+        memory nothing is written."""
+        for i, (pointer, known) in enumerate(zip(pointers, self._known, strict=True)):
+            if pointer and pointer == known:
+                continue
+            if i in self._written or i in self.neighbours:
+                return False
+            if not isinstance(tensors[i], Tensor):
+                continue
+            storage = tensors[i].untyped_storage()
+            start = storage.data_ptr()
+            before = bisect.bisect_left(self._starts, start + storage.nbytes())  # those that begin before its end
+            if before and self._ends[before - 1] > start:
+                return False
+        return True
 
 
 def shared(

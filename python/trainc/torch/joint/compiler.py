@@ -172,7 +172,6 @@ class Compiler:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
-        @compat.dynamo_disable  # of AOTAutograd's node, which may be called within a function of torch.compile's
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
             return specialization_of(inputs).backward(*split(inputs))
 
@@ -192,7 +191,8 @@ class Compiler:
         self._halves, self._made = (forward, backward, in_parts), [i for i, made in enumerate(gradients) if made is not None]
         return (
             _opaque("trainc_forward", forward, primals, [*forward_outputs, *saved], arena_meta, copies),
-            _opaque_backward("trainc_backward", backward, saved, arena_meta, tangents, gradients),
+            # of AOTAutograd's node, which may be called within a function of torch.compile's
+            _opaque_backward("trainc_backward", compat.dynamo_disable(backward), saved, arena_meta, tangents, gradients),
         )
 
     def replace(self, specialization: Specialization, other: Specialization) -> None:

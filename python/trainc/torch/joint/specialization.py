@@ -154,6 +154,7 @@ class Specialization:
         if self._like is not None:
             joint.forward.share_memory(self._like._joint.forward)
         self.arena_bytes = context.arena_bytes(joint.saved_bytes)
+        self._arena_type = torch.uint8, (self.arena_bytes,), (1,)
         self._outputs.settle(joint.forward)
         self._deferred_metas = [outputs[i].meta["val"] for i in joint.deferred_outputs]
         self._deferred_plan: Executable | None = None
@@ -186,7 +187,7 @@ class Specialization:
             self.apart.check(inputs, self._compiler.writes)
         if self._compiler.begin:
             storage.check([*inputs, *context.constants], self._compiler.begin)
-        arena = context.pool.tensor(self.arena_bytes, torch.uint8, (self.arena_bytes,), (1,))
+        arena = context.pool.tensor(self.arena_bytes, self._arena_type)
         if self._graph is not None or self._unread is not None:
             arena.trainc_rerun = Rerun(inputs, context.written, context.device, context.draws, self._graph)
         look = self._look_at(inputs)
@@ -234,9 +235,11 @@ class Specialization:
         if unmade is None:
             unmade = self._unmade[defined] = context.unmade(defined)
 
-        @functools.cache
+        found = None
+
         def plan() -> Any:
-            found = self._plans(not again).get(defined)
+            nonlocal found
+            found = found or self._plans(not again).get(defined)
             if found is None:
                 rerun = lambda error: functools.partial(self._backward_in_pytorch, error, tangents)  # noqa: E731
                 found = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)

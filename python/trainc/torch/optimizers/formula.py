@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from trainc.torch.optimizers.settings import Remembered
 
 Tensor = torch.Tensor
 
@@ -89,6 +91,11 @@ class Formula:
             decoupled=group.get("decoupled_weight_decay", False),
         )  # fmt: skip
 
+    @functools.cached_property
+    def known_flags(self) -> Callable[[dict], frozenset[str]]:
+        """`flags`, computed once for the same settings."""
+        return Remembered(self.flags)
+
     def states(self, v: Variant) -> tuple[str, ...]:
         """The entries of the state that the kernel reads and writes."""
         raise NotImplementedError
@@ -128,7 +135,7 @@ class Formula:
         return self.classes[0].__name__
 
     def variant(self, group: dict, dtype: torch.dtype | None, shape: Sequence[int]) -> Variant:
-        return _variant(self, dtype, self.flags(group), None if self.elementwise else tuple(shape))
+        return _variant(self, dtype, self.known_flags(group), None if self.elementwise else tuple(shape))
 
 
 class Averaging(Formula):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from trainc.torch import compat
 from trainc.torch.guards.watch import mark_step
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
+from trainc.torch.optimizers.settings import Remembered
 from trainc.torch.optimizers.state import Counted, GroupGuard, init_group, torchs_step, unhooked
 from trainc.torch.trust import is_trusted_file
 
@@ -125,11 +126,13 @@ def stays_torchs(optimizer: torch.optim.Optimizer) -> bool:
     """Capturable and differentiable steps, tensors as settings, GradScaler's attributes: torch's own code has its say."""
     if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
         return True
-    return any(
-        group.get("capturable") or group.get("differentiable")
-        or any(_holds_tensor(group.get(name)) for name in optimizer.defaults)
-        for group in optimizer.param_groups
-    )  # fmt: skip
+    return any([_group_stays_torchs(group, optimizer.defaults) for group in optimizer.param_groups])
+
+
+@Remembered
+def _group_stays_torchs(group: dict, names: Iterable[str]) -> bool:
+    """`names`: of the settings that PyTorch knows."""
+    return bool(group.get("capturable") or group.get("differentiable") or any(_holds_tensor(group.get(n)) for n in names))
 
 
 def _holds_tensor(setting: Any) -> bool:
@@ -178,8 +181,7 @@ def _step_group(
     if found is not None:
         (group, grads), known = found, kernels.known[key]
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
-        columns = [kernels.numbers.column(*column) for column in known.numbers]
-        counted = Counted(formula, group, columns, known.dtypes, [False] * len(rows))
+        counted = Counted(formula, group, known.columns(kernels.numbers), known.dtypes, [False] * len(rows))
         torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known.kind))
         return
     group = formula.settings(group, [p for p in group["params"] if p.grad is not None])

@@ -88,7 +88,7 @@ class GroupGuard:
         numbers: list[list[Tensor]],
     ):  # fmt: skip
         self.params, grads, self.states = [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
-        self._formula, self._flags, self._flushes = formula, formula.flags(group), flushes_denormals()
+        self._formula, self._flags, self._flushes = formula, formula.known_flags(group), flushes_denormals()
         self._given, self._state = list(group["params"]), optimizer.state
         having = set(map(id, self.params))
         self._has_grad = [id(p) in having for p in self._given]
@@ -97,24 +97,25 @@ class GroupGuard:
         self.written = [*self.params, *itertools.chain.from_iterable(self.states)]
         kinds = {(p.device, p.dtype) for p in self.params}
         self.kind = kinds.pop() if len(kinds) == 1 and formula.elementwise else None  # of all parameters
-        self.numbers = [(column, scalar_of(column)) for column in numbers]
+        self._numbers = list(itertools.chain.from_iterable(numbers))
+        self.columns = KnownColumns([(column, scalar_of(column)) for column in numbers])
         self.dtypes = [column[0].dtype for column in numbers]
-        self._type_guard = TypeGuard([*self.written, *itertools.chain.from_iterable(numbers), *grads])
+        self._type_guard = TypeGuard([*self.written, *self._numbers, *grads])
 
     def gradients(self, optimizer: torch.optim.Optimizer, group: dict) -> list[Tensor] | None:
         """The gradients, where the group's parameters and their state are the same objects as then, and all types the same."""
         given = group["params"]
         if (
-            optimizer.state is not self._state or self._formula.flags(group) != self._flags or len(given) != len(self._given)
-            or not all(map(operator.is_, given, self._given)) or not self._same() or flushes_denormals() != self._flushes
+            optimizer.state is not self._state or self._formula.known_flags(group) != self._flags
+            or len(given) != len(self._given) or not all(map(operator.is_, given, self._given))
+            or not self._same() or flushes_denormals() != self._flushes
         ):  # fmt: skip
             return None
         grads = [p.grad for p in given]
         if [grad is not None for grad in grads] != self._has_grad:
             return None
         grads = [grad for grad in grads if grad is not None]
-        numbers = itertools.chain.from_iterable(column for column, _ in self.numbers)
-        return grads if self._type_guard([*self.written, *numbers, *grads]) else None
+        return grads if self._type_guard([*self.written, *self._numbers, *grads]) else None
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
@@ -155,12 +156,30 @@ class Numbers:
         )
 
 
+class KnownColumns:
+    """Columns of numbers, each of them (the numbers, `scalar_of` them)."""
+
+    def __init__(self, columns: list[tuple[list[Tensor], type | None]]):
+        self._columns, self._made = columns, []
+
+    def __call__(self, known: Numbers) -> list[Column]:
+        """Those of the last call, where the numbers lie as they did then."""
+        if not self._made or not all([column.is_there() for column in self._made]):
+            self._made = [known.column(*column) for column in self._columns]
+        return self._made
+
+
 class Column:
     """One of the numbers, of many parameters."""
 
     def __init__(self, known: Numbers, numbers: list[Tensor], scalar: type | None):
         self._known, self._numbers = known, numbers
-        self._places = None if scalar is None else [scalar.from_address(number.data_ptr()) for number in numbers]
+        self._addresses = [] if scalar is None else [number.data_ptr() for number in numbers]
+        self._places = None if scalar is None else [scalar.from_address(address) for address in self._addresses]
+
+    def is_there(self) -> bool:
+        """Whether the numbers lie where they lay when this was made."""
+        return self._places is None or [number.data_ptr() for number in self._numbers] == self._addresses
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -209,6 +228,6 @@ def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool,
 
 
 __all__ = [
-    "Column", "Counted", "GroupGuard", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group", "scalar_of",
-    "torchs_step", "unhooked",
+    "Column", "Counted", "GroupGuard", "KnownColumns", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group",
+    "scalar_of", "torchs_step", "unhooked",
 ]  # fmt: skip

@@ -3,6 +3,7 @@ plan is told of them: plan_updates.py.)"""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from trainc.torch import compat
 from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
-from trainc.torch.optimizers.state import Column, Numbers, count_of, fresh_numbers, fresh_state, scalar_of
+from trainc.torch.optimizers.state import Column, KnownColumns, Numbers, count_of, fresh_numbers, fresh_state, scalar_of
 
 Tensor = torch.Tensor
 
@@ -166,14 +167,16 @@ class KnownStates:
         self._same = contents_guard(places, contents(places))
         self.written = [t for slot, state in zip(slots, states, strict=True) for t in (slot.parameter, *state)]
         self._slots: list[Slot] = []  # one of each class
-        # of each class, and each number of its formula: those of its parameters, and their type in C
-        self._columns: list[list[tuple[list[Tensor], type | None]]] = []
+        self._columns: list[KnownColumns] = []  # of each class: a column for each number of its formula
+        self._dtypes: list[list[torch.dtype]] = []  # theirs
+        self._numbers: list[Tensor] = []
         for i, key in enumerate(found.distinct):
             those = [place for place, of in enumerate(found.classes) if of == i]
             self._slots.append(slots[those[0]])
             numbers = [[own[place][name] for place in those] for name in key.variant.formula.numbers]
-            self._columns.append([(column, scalar_of(column)) for column in numbers])
-        self._numbers = [number for columns in self._columns for column, _ in columns for number in column]
+            self._columns.append(KnownColumns([(column, scalar_of(column)) for column in numbers]))
+            self._dtypes.append([column[0].dtype for column in numbers])
+            self._numbers += itertools.chain.from_iterable(numbers)
         self._types = TypeGuard(self._numbers) if self._numbers else None
 
     def look(self) -> Found | None:
@@ -184,7 +187,7 @@ class KnownStates:
             return None
         updates, groups, distinct = self._updates(), {}, []
         columns = self.columns()
-        for slot, old, numbers, its in zip(self._slots, self._keys, self._columns, columns, strict=True):
+        for slot, old, dtypes, its in zip(self._slots, self._keys, self._dtypes, columns, strict=True):
             place = slot.optimizer, slot.group
             group = groups[place] = groups[place] if place in groups else updates._group(slot)
             owner = updates.optimizers[slot.optimizer]
@@ -193,14 +196,13 @@ class KnownStates:
             rows = set(zip(*[column.read() for column in its], strict=True)) if its else {()}
             if len(rows) != 1:
                 return None
-            dtypes = tuple([tensors[0].dtype for tensors, _ in numbers])
             distinct.append(ScalarKey(*place, old.variant, count_of(old.variant.formula, group, rows.pop(), False, dtypes)))
         return Found(self._classes, distinct, self, columns)
 
     def columns(self) -> list[list[Column]]:
         """Of each class, where its numbers are."""
         known = self._updates()._numbers
-        return [[known.column(*column) for column in columns] for columns in self._columns]
+        return [columns(known) for columns in self._columns]
 
 
 __all__ = ["Found", "KnownStates", "ScalarKey", "Slot", "Updates", "shared_memory"]

@@ -17,6 +17,8 @@ from trainc.torch.strided import span
 SMALL = 1 << 16  # below this, the allocator is quicker than looking for a free block
 KEPT = 4  # free blocks kept per place
 
+Type = tuple[torch.dtype, Sequence[int], Sequence[int]]  # with shape and strides
+
 
 class Pool:
     """Blocks for one place of a plan, and of the plans for other sizes of the same graph.
@@ -27,32 +29,33 @@ class Pool:
 
     def __init__(self, device: Host = HOST) -> None:
         self.device = device
-        self._blocks: list[torch.UntypedStorage] = []
+        self._blocks: list[tuple[torch.Tensor, Type]] = []  # the tensor that was last made in each, and its type
         self._alone = 0  # use count of a block that only this pool holds
 
-    def tensor(self, size: int, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    def tensor(self, size: int, type: Type) -> torch.Tensor:
         """In `size` bytes or more that nobody else holds."""
-        made = torch.empty(0, dtype=dtype, device=self.device.torch)
         if not self.device.pools:
-            return made.set_(self._new(size), 0, shape, stride)
-        in_use: list[torch.UntypedStorage] = []
+            return self._in(self._new(size), type)
+        in_use: list[tuple[torch.Tensor, Type]] = []
         try:
             while (block := self._claim()) is not None:
-                if compat.holders_of(block) != self._alone:
+                storage = block[0].untyped_storage()
+                if compat.holders_of(storage) != self._alone:
                     in_use.append(block)
-                elif block.nbytes() >= size:
-                    in_use.append(block)
-                    return made.set_(block, 0, shape, stride)
+                elif block[1] is type or storage.nbytes() >= size:
+                    in_use.append(block if block[1] is type else (self._lasting(storage, type), type))
+                    return self._given(in_use[-1])
                 # a free one that is too small goes: the new one will serve those who used it
-            block = self._new(size)
+            made = self._lasting(self._new(size), type)
             if not self._alone:
-                self._alone = compat.holders_of(block)
-            in_use[:] = [*in_use[-(KEPT - 1) :], block]
-            return made.set_(block, 0, shape, stride)
+                storage = made.untyped_storage()
+                self._alone = compat.holders_of(storage)
+            in_use[:] = [*in_use[-(KEPT - 1) :], (made, type)]
+            return self._given(in_use[-1])
         finally:
             self._blocks[:0] = in_use
 
-    def _claim(self) -> torch.UntypedStorage | None:
+    def _claim(self) -> tuple[torch.Tensor, Type] | None:
         try:
             return self._blocks.pop(0)  # one step of Python: nobody else has it now
         except IndexError:
@@ -60,6 +63,20 @@ class Pool:
 
     def _new(self, size: int) -> torch.UntypedStorage:
         return self.device.empty((size,), (1,), torch.uint8).untyped_storage()
+
+    def _in(self, storage: torch.UntypedStorage, type: Type) -> torch.Tensor:
+        dtype, shape, stride = type
+        return torch.empty(0, dtype=dtype, device=self.device.torch).set_(storage, 0, shape, stride)
+
+    def _lasting(self, storage: torch.UntypedStorage, type: Type) -> torch.Tensor:
+        with torch.inference_mode(False):
+            return self._in(storage, type)
+
+    def _given(self, block: tuple[torch.Tensor, Type]) -> torch.Tensor:
+        """A tensor of its own: the block's is copied, which is several times as quick as to lay one out."""
+        if torch.is_inference_mode_enabled():  # which makes tensors of another kind
+            return self._in(block[0].untyped_storage(), block[1])
+        return block[0].data
 
 
 class Results:
@@ -69,9 +86,10 @@ class Results:
         self.device = device
         self.dtype, self.shape, self.stride = dtype, tuple(shape), tuple(stride)
         self.bytes = span(self.shape, self.stride) * dtype.itemsize
+        self._type: Type = (self.dtype, self.shape, self.stride)
         self.pool = Pool(device)
 
     def new(self) -> torch.Tensor:
         if self.bytes < SMALL or not self.device.pools:
             return self.device.empty(self.shape, self.stride, self.dtype)
-        return self.pool.tensor(self.bytes, self.dtype, self.shape, self.stride)
+        return self.pool.tensor(self.bytes, self._type)
