@@ -323,6 +323,19 @@ def test_a_block_of_which_the_program_keeps_the_storage_alone_is_not_free():
     assert place in {t.data_ptr() for t in [blocks.tensor(64, kind) for _ in range(2)]}
 
 
+@pytest.mark.parametrize("change", ["share_memory_", "resize_"])
+def test_a_block_whose_memory_is_another_one_is_not_used_again(change):
+    """Another process may read what is shared with it, when nobody here holds it any more."""
+    blocks, kind = pool.Pool(), (torch.uint8, (64,), (1,))
+    first = blocks.tensor(64, kind)
+    getattr(first.untyped_storage(), change)(*([0] if change == "resize_" else []))
+    place = first.data_ptr()
+    del first
+    again = blocks.tensor(64, kind)
+    assert again.data_ptr() not in (0, place) and len(again) == 64 and not again.is_shared()
+    assert len(blocks._blocks) == 1
+
+
 def test_a_block_gives_tensors_of_the_mode_that_asks():
     blocks, kind = pool.Pool(), (torch.float32, (8,), (1,))
     for inference in (True, False, True, False):

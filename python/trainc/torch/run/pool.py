@@ -18,6 +18,7 @@ SMALL = 1 << 16  # below this, the allocator is quicker than looking for a free 
 KEPT = 4  # free blocks kept per place
 
 Type = tuple[torch.dtype, Sequence[int], Sequence[int]]  # with shape and strides
+Block = tuple[torch.Tensor, Type, int]  # the tensor that was last made in it, its type, where it lies
 
 
 class Pool:
@@ -29,33 +30,35 @@ class Pool:
 
     def __init__(self, device: Host = HOST) -> None:
         self.device = device
-        self._blocks: list[tuple[torch.Tensor, Type]] = []  # the tensor that was last made in each, and its type
+        self._blocks: list[Block] = []
         self._alone = 0  # use count of a block that only this pool holds
 
     def tensor(self, size: int, type: Type) -> torch.Tensor:
         """In `size` bytes or more that nobody else holds."""
         if not self.device.pools:
             return self._in(self._new(size), type)
-        in_use: list[tuple[torch.Tensor, Type]] = []
+        in_use: list[Block] = []
         try:
             while (block := self._claim()) is not None:
-                storage = block[0].untyped_storage()
+                last, last_type, place = block
+                storage = last.untyped_storage()
                 if compat.holders_of(storage) != self._alone:
                     in_use.append(block)
-                elif block[1] is type or storage.nbytes() >= size:
-                    in_use.append(block if block[1] is type else (self._lasting(storage, type), type))
+                elif storage.data_ptr() == place and (last_type is type or storage.nbytes() >= size):
+                    in_use.append(block if last_type is type else self._block(storage, type))
                     return self._given(in_use[-1])
-                # a free one that is too small goes: the new one will serve those who used it
-            made = self._lasting(self._new(size), type)
+                # A free one that is too small goes: the new one will serve those who used it. So does one whose storage the
+                # program has resized, or moved to memory that it shares with other processes, which may read it still.
+            made = self._block(self._new(size), type)
             if not self._alone:
-                storage = made.untyped_storage()
+                storage = made[0].untyped_storage()
                 self._alone = compat.holders_of(storage)
-            in_use[:] = [*in_use[-(KEPT - 1) :], (made, type)]
-            return self._given(in_use[-1])
+            in_use[:] = [*in_use[-(KEPT - 1) :], made]
+            return self._given(made)
         finally:
             self._blocks[:0] = in_use
 
-    def _claim(self) -> tuple[torch.Tensor, Type] | None:
+    def _claim(self) -> Block | None:
         try:
             return self._blocks.pop(0)  # one step of Python: nobody else has it now
         except IndexError:
@@ -68,15 +71,16 @@ class Pool:
         dtype, shape, stride = type
         return torch.empty(0, dtype=dtype, device=self.device.torch).set_(storage, 0, shape, stride)
 
-    def _lasting(self, storage: torch.UntypedStorage, type: Type) -> torch.Tensor:
+    def _block(self, storage: torch.UntypedStorage, type: Type) -> Block:
         with torch.inference_mode(False):
-            return self._in(storage, type)
+            return self._in(storage, type), type, storage.data_ptr()
 
-    def _given(self, block: tuple[torch.Tensor, Type]) -> torch.Tensor:
+    def _given(self, block: Block) -> torch.Tensor:
         """A tensor of its own: the block's is copied, which is several times as quick as to lay one out."""
+        last, type, _ = block
         if torch.is_inference_mode_enabled():  # which makes tensors of another kind
-            return self._in(block[0].untyped_storage(), block[1])
-        return block[0].data
+            return self._in(last.untyped_storage(), type)
+        return last.data
 
 
 class Results:
