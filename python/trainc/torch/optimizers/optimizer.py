@@ -182,7 +182,7 @@ def _step_group(
         (group, grads), known = found, kernels.known[key]
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
         counted = Counted(formula, group, known.columns(kernels.numbers), known.dtypes, [False] * len(rows))
-        torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known.kind))
+        torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known))
         return
     group = formula.settings(group, [p for p in group["params"] if p.grad is not None])
     params, grads = init_group(optimizer, group)
@@ -217,13 +217,13 @@ def _step_group(
 
 def _run(
     formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]], counted: Counted,
-    kind: tuple[torch.device, torch.dtype] | None = None,
+    known: GroupGuard | None = None,
 ) -> list[Tensor]:
     """The kernels over rows of (param, grad, *states); gives the parameters that they did not update, since they share
-    memory with others. `kind`: of all params, where it is known to be one."""
+    memory with others. `known`: what knows them, where the last step found them, too."""
     alike: dict[tuple, Sequence[int]] = {}
-    if kind is not None and counted.all is not None:
-        alike[(*kind, None, counted.all)] = range(len(rows))
+    if known is not None and known.kind is not None and counted.all is not None:
+        alike[(*known.kind, None, counted.all)] = range(len(rows))
     else:
         for i, (row, count) in enumerate(zip(rows, counted.counts, strict=True)):
             shape = None if formula.elementwise else row[0].shape
@@ -237,7 +237,8 @@ def _run(
     still = set(range(len(rows)))
     with interrupts.held():
         counted.advance()
-        _written(rows)
+        # Autograd is told that all but the gradients, second in a row, were written: a saved weight is seen to have changed.
+        torch.autograd.graph.increment_version(known.written if known else [t for p, _, *its in rows for t in (p, *its)])
         try:
             for kernel, some, scalars, places in chosen:
                 if kernel.run(some, scalars):
@@ -246,11 +247,6 @@ def _run(
             if still:
                 counted.go_back(still)
     return [rows[i][0] for i in sorted(still)]
-
-
-def _written(rows: list[Sequence[Tensor]]) -> None:
-    """Tells autograd that all but the gradients, second in a row, were written: a saved weight is seen to have changed."""
-    torch.autograd.graph.increment_version([t for row in rows for i, t in enumerate(row) if i != 1])
 
 
 __all__ = ["attach", "compiles", "is_attached", "replaced", "stays_torchs", "variant_of"]

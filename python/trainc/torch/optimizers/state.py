@@ -189,6 +189,14 @@ class Column:
             return [self._known.read(number) for number in self._numbers]
         return [place.value for place in self._places]
 
+    def fill(self, value: float) -> None:
+        if self._places is None:
+            self._known.write(self._numbers, [value] * len(self))
+            return
+        for place in self._places:
+            place.value = value
+        torch.autograd.graph.increment_version(self._numbers)
+
     def write(self, values: list[float]) -> None:
         if self._places is None:
             self._known.write(self._numbers, values)
@@ -211,7 +219,11 @@ class Counted:
         self.all = self.counts[0] if len(made) == 1 else None
 
     def advance(self) -> None:
-        self._write([count.new for count in self.counts])
+        if self.all is None:
+            self._write([count.new for count in self.counts])
+            return
+        for column, value in zip(self._columns, self.all.new, strict=bool(self._columns)):
+            column.fill(value)
 
     def go_back(self, those: set[int]) -> None:
         """For parameters that were not updated."""

@@ -146,7 +146,7 @@ class Updates:
         known = found.again or KnownStates(self, found, states)
         for key, columns in zip(found.distinct, found.columns or known.columns(), strict=True):
             for value, column in zip(key.count.new, columns, strict=True):
-                column.write([value] * len(column))
+                column.fill(value)
         torch.autograd.graph.increment_version(known.written)
         for owner in self.optimizers:
             compat.mark_stepped(owner)

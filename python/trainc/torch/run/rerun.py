@@ -27,14 +27,16 @@ class Rerun:
         """Before the call. `written`: inputs that change when it is over; `draws`: whether it draws random numbers; `graph`: the
         joint graph."""
         self.graph = graph
-        refuse_freed(t for i, t in enumerate(inputs) if i in written)  # a copy would read what is not there
-        self._inputs = [t.clone() if i in written and isinstance(t, Tensor) else t for i, t in enumerate(inputs)]
-        self._versions = [_version(t) for t in self._inputs]
+        self._inputs = list(inputs)
+        if written:
+            refuse_freed(t for i, t in enumerate(inputs) if i in written)  # a copy would read what is not there
+            self._inputs = [t.clone() if i in written and isinstance(t, Tensor) else t for i, t in enumerate(inputs)]
+        self._versions = _versions(self._inputs)
         self._device, self._state = device, device.generator().get_state() if draws else None
 
     def inputs(self) -> list[Tensor | None] | None:
         """What the call was given; None where that has been written to since."""
-        return self._inputs if self._versions == [_version(t) for t in self._inputs] else None
+        return self._inputs if self._versions == _versions(self._inputs) else None
 
     def generator(self) -> AbstractContextManager[None]:
         """The random numbers of the call; those of the program go on afterwards as if nothing had been drawn."""
@@ -45,9 +47,9 @@ def draws(graph: torch.fx.Graph) -> bool:
     return any(wire.is_random(node.target) for node in graph.nodes)
 
 
-def _version(given: Any) -> int:
+def _versions(given: Sequence[Any]) -> list[int]:
     """-1 of what has none: a number, for the sizes of tensors that a tensor wraps."""
-    return -1 if not isinstance(given, Tensor) or given.is_inference() else given._version
+    return [t._version if isinstance(t, Tensor) and not t.is_inference() else -1 for t in given]
 
 
 __all__ = ["Rerun", "draws"]
