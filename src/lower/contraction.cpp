@@ -41,7 +41,9 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
       packed_(pairs_ ? DType::I32 : dtype),
       sum_(pairs_ ? DType::F32 : dtype),
       b_(blocking),
-      pack_k_(spec.fixed_blocking ? cost::kBlock : b_.block_k),
+      pack_k_(!spec.fixed_blocking ? b_.block_k
+              : b_.tiles           ? cost::kBlockOnTiles
+                                   : cost::kBlock),
       stage_k_(std::min(cost::kStagedSteps, pack_k_)),
       stage_row_(stage_k_ + b_.lanes),
       m_(size("m", spec.m)),
@@ -78,7 +80,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   if (b_.tiles) {
     require(part_ == Part::None, "part of a nest on AMX tiles");
     amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(), lhs_pitch_}, !pairs_,
-                 spec.k);
+                 pack_k_, spec.fixed_blocking ? -1 : spec.k);
     if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }

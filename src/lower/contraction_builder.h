@@ -242,7 +242,7 @@ class ContractionBuilder {
   void look_ahead_of_k_block(std::vector<Stmt>& body, const Expr& task);
   // After this m block comes the next, or the first of the next k block.
   void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block);
-  int64_t groups_of_steps() const { return amx_ ? b_.block_k / amx_->step() : pack_k_ / cost::kUnrolledSteps; }
+  int64_t groups_of_steps() const { return pack_k_ / (amx_ ? amx_->step() : cost::kUnrolledSteps); }
   // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own
   // partial sums.
   std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group,

@@ -7,7 +7,9 @@ namespace trainc::lower {
 
 template <class Copy>
 Stmt ContractionBuilder::fill_along_k(int buffer, const Expr& at, const Expr& first, const Expr& depth, Copy copy) {
-  const Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
+  Expr elements = odd() ? minimum(depth * 2, integer(elements_of_k_) - first * 2) : depth * each();
+  // With a fixed blocking, stages of the panel may begin beyond the end of k.
+  if (odd() && spec_.fixed_blocking) elements = apply(Op::Max, {integer(0), elements});
   Stmt fill = copy(first * each(), elements);
   if (!odd()) return fill;
   return block({fill, loop(LoopKind::Serial, "rest", depth * 2 - elements,

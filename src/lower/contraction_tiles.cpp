@@ -21,23 +21,26 @@ const double kVeltkamp = 0x1p16 + 1;
 
 }  // namespace
 
-TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOperands& packed, bool in_parts, int64_t k)
+TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOperands& packed, bool in_parts,
+                       int64_t block_k, int64_t k)
     : nest_(nest),
       b_(blocking),
       packed_(packed),
       in_parts_(in_parts),
+      block_k_(block_k),
       k_(k),
       parts_(in_parts ? kParts : 1),
       down_(b_.tile_m / kTileSide),
       across_(b_.tile_n / kTileSide),
-      steps_(b_.block_k / step()),
+      steps_(block_k / step()),
       elements_(packed.lhs_along_k ? 2 : 1),
       lhs_(packed.lhs),
       rhs_(packed.rhs) {
-  require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && b_.block_k % step() == 0,
+  require(b_.tiles && b_.tile_m % kTileSide == 0 && b_.tile_n % kTileSide == 0 && block_k % step() == 0,
           "a contraction's tiles are no whole ones");
-  require(!packed.places_rows || packed.lhs_pitch == (packed.lhs_along_k ? b_.block_k : b_.tile_m),
+  require(!packed.places_rows || packed.lhs_pitch == (packed.lhs_along_k ? block_k : b_.tile_m),
           "a gap in packed rows");
+  require(k >= 0 || !in_parts, "a product in parts is of sizes that are known");
   if (packed.places_rows)
     lhs_ = scratch("lhs_tiles", packed.lhs_along_k ? DType::BF16 : DType::I32,
                    b_.block_m * steps_ * parts_ * down_ * kSquare * elements_);
@@ -143,37 +146,39 @@ Stmt TileKernel::split_pairs(const Expr& pair_at, const std::function<Expr(const
 }
 
 // Packed rows that go along vectors: squares of 16 rows and 16 pairs, transposed.
-Stmt TileKernel::place_across_k(const Expr& tile) {
-  return loop_over(nest_, LoopKind::Serial, "step", integer(steps_), [&](const Expr& step) {
-    return loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
-      std::vector<Stmt> body;
-      if (in_parts_)
-        body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
-          return loop_over(
-              nest_, LoopKind::Vector, "row", integer(kTileSide),
-              [&](const Expr& row) {
-                return split_pairs(
-                    step * kTileSide + pair,
-                    [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs, stage_,
-                    [&](int part) { return pair * kTileSide + row + integer(part * kSquare); });
-              },
-              b_.lanes);
-        }));
-      const Expr square = step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide;
-      for (int part = 0; part < parts_; ++part)
-        body.push_back(transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, in_parts_ ? stage_ : packed_.lhs,
-                                 in_parts_ ? integer(part * kSquare) : square,
-                                 in_parts_ ? kTileSide : packed_.lhs_pitch, kTileSide));
-      return block(std::move(body));
-    });
-  });
+Stmt TileKernel::place_across_k(const Expr& tile, const Expr& depth) {
+  return loop_over(
+      nest_, LoopKind::Serial, "step", k_ < 0 ? whole_steps(depth) : integer(steps_), [&](const Expr& step) {
+        return loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
+          std::vector<Stmt> body;
+          if (in_parts_)
+            body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
+              return loop_over(
+                  nest_, LoopKind::Vector, "row", integer(kTileSide),
+                  [&](const Expr& row) {
+                    return split_pairs(
+                        step * kTileSide + pair,
+                        [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs,
+                        stage_, [&](int part) { return pair * kTileSide + row + integer(part * kSquare); });
+                  },
+                  b_.lanes);
+            }));
+          const Expr square = step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide;
+          for (int part = 0; part < parts_; ++part)
+            body.push_back(transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide,
+                                     in_parts_ ? stage_ : packed_.lhs, in_parts_ ? integer(part * kSquare) : square,
+                                     in_parts_ ? kTileSide : packed_.lhs_pitch, kTileSide));
+          return block(std::move(body));
+        });
+      });
 }
 
-// Zeros for what the last block of k has not: at the end of each of `rows` packed rows, or after all of them.
+// Zeros for what the last block of k has not (where k is not known, its last step): at the end of each of `rows` packed
+// rows, or after all of them.
 Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) {
-  if (k_ % b_.block_k == 0) return block({});
+  if (fills(block_k_)) return block({});
   const DType dtype = nest_.buffers[static_cast<size_t>(buffer)].dtype;
-  const Expr missing = integer(b_.block_k) - depth;
+  const Expr missing = k_ < 0 ? this->missing(depth) : integer(block_k_) - depth;
   const auto zeros = [&](const Expr& from, const Expr& count) {
     return loop_over(
         nest_, LoopKind::Vector, "missing", count, [&](const Expr& i) { return store(buffer, from + i, zero(dtype)); },
@@ -181,18 +186,18 @@ Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) 
   };
   if (!along_k) return zeros(depth * rows, missing * rows);
   return loop_over(nest_, LoopKind::Serial, "row", integer(rows),
-                   [&](const Expr& row) { return zeros(row * b_.block_k + depth, missing); });
+                   [&](const Expr& row) { return zeros(row * block_k_ + depth, missing); });
 }
 
 Stmt TileKernel::place_rows(const Expr& tile, const Expr& depth) {
   return block({pad(packed_.lhs, depth, b_.tile_m, packed_.lhs_along_k),
-                in_parts_ ? find_range(lhs_range_, tile, packed_.lhs, b_.tile_m * b_.block_k) : block({}),
-                packed_.lhs_along_k ? split_along_k(tile) : place_across_k(tile)});
+                in_parts_ ? find_range(lhs_range_, tile, packed_.lhs, b_.tile_m * block_k_) : block({}),
+                packed_.lhs_along_k ? split_along_k(tile) : place_across_k(tile, depth)});
 }
 
 Stmt TileKernel::place_panel(const Expr& panel, const Expr& depth) {
   return block(
-      {pad(packed_.rhs, depth, b_.tile_n, false), find_range(rhs_range_, panel, packed_.rhs, b_.tile_n * b_.block_k),
+      {pad(packed_.rhs, depth, b_.tile_n, false), find_range(rhs_range_, panel, packed_.rhs, b_.tile_n * block_k_),
        loop_over(nest_, LoopKind::Serial, "step", integer(steps_), [&](const Expr& step) {
          return loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
            return loop_over(
@@ -208,7 +213,7 @@ Stmt TileKernel::place_panel(const Expr& panel, const Expr& depth) {
 }
 
 Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth) {
-  if (k_ % step() == 0) return block({});
+  if (fills(step())) return block({});
   return loop_over(nest_, LoopKind::Serial, "row", tiles * b_.tile_m, [&](const Expr& row) {
     return loop_over(
         nest_, LoopKind::Vector, "k", missing(depth) * 2,
@@ -218,7 +223,7 @@ Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth) {
 }
 
 Stmt TileKernel::pad_panels(const Expr& panels, const Expr& depth) {
-  if (k_ % step() == 0) return block({});
+  if (fills(step())) return block({});
   return loop_over(nest_, LoopKind::Serial, "panel", panels, [&](const Expr& panel) {
     return loop_over(
         nest_, LoopKind::Vector, "rest", missing(depth) * b_.tile_n,

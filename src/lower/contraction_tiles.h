@@ -29,8 +29,9 @@ struct PackedOperands {
 /// others as they are packed.
 class TileKernel {
  public:
-  /// Adds scratch buffers and tile registers to the nest. Needs: blocking.tiles; `k` is the whole sum's.
-  TileKernel(LoopNest&, const Blocking&, const PackedOperands&, bool in_parts, int64_t k);
+  /// Adds scratch buffers and tile registers to the nest. Needs: blocking.tiles. `block_k`: the depth that packed
+  /// blocks have room for; `k`: the whole sum's, -1 of bf16 whose sizes are not known.
+  TileKernel(LoopNest&, const Blocking&, const PackedOperands&, bool in_parts, int64_t block_k, int64_t k);
 
   /// f32, and rows along vectors: once rows are packed, `depth` of k deep, as the tiles of the block's `tile`, one
   /// after the other as they are multiplied, so that what comes from L2 is a stream.
@@ -55,6 +56,7 @@ class TileKernel {
   int scratch(const char* name, DType, int64_t numel);
   Expr whole_steps(const Expr& depth) const { return loop::floor_div(depth + loop::integer(step() - 1), step()); }
   Expr missing(const Expr& depth) const { return whole_steps(depth) * step() - depth; }  // of a whole step
+  bool fills(int64_t depth) const { return k_ >= 0 && k_ % depth == 0; }  // whether k is made of such depths
   // Where a tile of 16 x 16 pairs begins in lhs_, and a row of such tiles in rhs_.
   Expr lhs_tile(const Expr& tile, const Expr& step, int part, const Expr& rows) const;
   Expr rhs_tile(const Expr& panel, const Expr& step, int part) const;
@@ -64,14 +66,14 @@ class TileKernel {
   Stmt split_pairs(const Expr& pair, const std::function<Expr(const Expr& k)>& at, int source, int target,
                    const std::function<Expr(int part)>& to);
   Stmt split_along_k(const Expr& tile);
-  Stmt place_across_k(const Expr& tile);
+  Stmt place_across_k(const Expr& tile, const Expr& depth);
   Stmt pad(int buffer, const Expr& depth, int64_t rows, bool along_k);
 
   LoopNest& nest_;
   const Blocking b_;
   const PackedOperands packed_;
   const bool in_parts_;
-  const int64_t k_;
+  const int64_t block_k_, k_;
   const int parts_, down_, across_;  // tiles of 16 x 16 in a tile of the blocking
   const int64_t steps_;              // in a block of k
   const int64_t elements_;           // of lhs_ in a pair

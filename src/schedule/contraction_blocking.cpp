@@ -268,9 +268,12 @@ Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target
 Blocking fixed_blocking(const ContractionShape& spec, DType dtype, const Target& target, Blocking& first) {
   // The plans of two sizes need not have the same contractions: what was chosen for another dtype is chosen anew, as
   // the tile that is best for sizes around these, of which only some may vary.
-  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target)) {
+  const bool bf16 = dtype == DType::BF16;
+  if (first.room_m == 0 || first.lanes != lanes_of(dtype, target) || (first.tiles && !bf16)) {
     double least = kAny;
-    for (Tile t : tiles_for(spec, dtype, target)) {
+    std::vector<Tile> tiles = tiles_for(spec, dtype, target);
+    if (bf16 && target.has_tiles) tiles.insert(tiles.end(), std::begin(cost::kAmxTiles), std::end(cost::kAmxTiles));
+    for (Tile t : tiles) {
       double cost = 0;
       for (const double scale : cost::kOtherSizes)
         for (const bool rows : {true, false}) {
@@ -282,7 +285,8 @@ Blocking fixed_blocking(const ContractionShape& spec, DType dtype, const Target&
         least = cost, first = choose_tasks(spec, dtype, target, t, 0, kAny, 1).blocking;
     }
   }
-  Blocking b = choose_tasks(spec, dtype, target, {first.tile_m, first.tile_n / first.lanes}, 0, kAny, 1).blocking;
+  const Tile tile{first.tile_m, first.tile_n / first.lanes, first.tiles};
+  Blocking b = choose_tasks(spec, dtype, target, tile, 0, kAny, 1).blocking;
   b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.rhs_unpacked = first.rhs_unpacked;
   const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
     if (task <= room) return;

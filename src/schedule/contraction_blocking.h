@@ -53,7 +53,8 @@ constexpr int kBlockingVariants = static_cast<int>(std::size(cost::kVariants));
 Blocking choose_blocking(const ContractionShape&, DType, const Target&, int variant = 0);
 
 /// The blocking for other sizes with the register tile, the m blocks and the room for tasks that `first` has; an empty
-/// `first` is given what suits sizes like these. Not on AMX tiles.
+/// `first` is given what suits sizes like these. On AMX tiles bf16 alone: whether f32 is multiplied in parts is a
+/// matter of its sizes.
 Blocking fixed_blocking(const ContractionShape&, DType, const Target&, Blocking& first);
 
 /// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.

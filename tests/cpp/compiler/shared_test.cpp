@@ -57,7 +57,7 @@ constexpr const char* kGraph = R"(%0 = input index=0 : f32[$B,$S,40]
 return %17 %18 %21
 )";
 
-// Of a plan of its own: fixed blockings are not on tiles.
+// Of a plan of its own: fixed blockings of f32 are not on tiles.
 CpuLevel without_tiles(CpuLevel level) { return has_tiles(level) ? CpuLevel::Avx512Bf16 : level; }
 
 struct Compiled {

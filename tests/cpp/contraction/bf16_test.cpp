@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <set>
 
 #include "gemm.h"
 #include "interpret/amx.h"
 #include "interpret/interpret.h"
+#include "loop/nest_template.h"
 
 namespace trainc {
 namespace {
@@ -35,9 +38,12 @@ struct Problem {
 
   // `runs`: read along its contiguous direction, an operand comes in the shortest runs that divide its size, as a
   // window's or a head's does.
-  Problem(CpuLevel l, GemmCase c, From from, const CacheSizes& cache, bool runs = false) : level(l), gemm(c) {
+  // `fixed`: the blocking of other sizes.
+  Problem(CpuLevel l, GemmCase c, From from, const CacheSizes& cache, bool runs = false, Blocking* fixed = nullptr)
+      : level(l), gemm(c) {
     c.dtype = from == From::Bf16 ? DType::BF16 : DType::F32;
     ContractionSpec spec = plain_spec(nest, c);
+    spec.fixed_blocking = fixed;
     if (from == From::F32)
       for (auto* operand : {&spec.lhs, &spec.rhs})
         *operand = [plain = *operand](Expr b, Expr row, Expr k) { return cast(plain(b, row, k), DType::BF16); };
@@ -82,10 +88,25 @@ struct Problem {
     return interpret::memory_of(std::vector<Bf16>(values.begin(), values.end()));
   }
 
-  std::vector<float> interpreted() const {
+  std::vector<float> interpreted() const { return interpreted(nest, {}); }
+
+  // The nest's template, given its numbers as arguments.
+  std::vector<float> interpreted_with_parameters() const {
+    const NestTemplate numbers = template_of(nest);
+    const ParameterMask all{std::vector<bool>(numbers.integers.size(), true),
+                            std::vector<bool>(numbers.reals.size(), true)};
+    std::vector<interpret::Memory> more = {interpret::memory_of(numbers.integers)};
+    if (!numbers.reals.empty()) more.push_back(interpret::memory_of(numbers.reals));
+    const LoopNest with_parameters = parameterize(nest, all, numbers.scratch);
+    verify(with_parameters);
+    return interpreted(with_parameters, std::move(more));
+  }
+
+  std::vector<float> interpreted(const LoopNest& n, std::vector<interpret::Memory> more) const {
     std::vector<interpret::Memory> arguments = {memory(lhs), memory(rhs),
                                                 interpret::output_of(gemm.batch * gemm.m * gemm.n * 4)};
-    for (const std::string& message : interpret::run(nest, arguments).messages) ADD_FAILURE() << message;
+    std::move(more.begin(), more.end(), std::back_inserter(arguments));
+    for (const std::string& message : interpret::run(n, arguments).messages) ADD_FAILURE() << message;
     return interpret::values_of<float>(arguments[kOut]);
   }
 
@@ -210,6 +231,55 @@ TEST(ContractionBf16, TilesWhereTheyAreWorthIt) {
   EXPECT_TRUE(on_tiles(61, 10, 33)) << "3 x 1";
   EXPECT_FALSE(on_tiles(4, 768, 768));
   EXPECT_FALSE(on_tiles(25, 49, 0));
+}
+
+bool on_tiles(const LoopNest& nest) { return print(nest).find("tiledot") != std::string::npos; }
+
+// Of kernels that shapes share: whatever the sizes are, on tiles if the first ones are.
+TEST(ContractionBf16, FixedBlockings) {
+  const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};
+  constexpr int64_t kFixed[][4] = {{1, 40, 50, 192}, {2, 13, 33, 70},  {1, 2, 3, 5},   {1, 32, 32, 32},
+                                   {3, 61, 10, 6},   {1, 17, 33, 800}, {1, 3, 50, 801}};
+  for (CpuLevel level : kLevels)
+    for (int layout = 0; layout < 4; ++layout)
+      for (From from : {From::Bf16, From::F32}) {
+        Blocking fixed;
+        for (const auto& [batch, m, n, k] : kFixed) {
+          Problem p(level, {batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, from, tiny, false, &fixed);
+          SCOPED_TRACE(describe(level, p.gemm, from));
+          EXPECT_EQ(on_tiles(p.nest), level == CpuLevel::Amx);
+          p.fill(true);
+          p.expect_product(p.interpreted_with_parameters(), true);
+          if (batch > 1 || !runs(level)) continue;
+          p.fill(false);
+          const std::vector<float> got = p.compiled();
+          p.expect_product(got, false);
+          Problem own(level, p.gemm, from, tiny);
+          own.fill(false);
+          if (on_tiles(own.nest) == on_tiles(p.nest)) { EXPECT_EQ(got, own.compiled()); }
+        }
+      }
+}
+
+TEST(ContractionBf16, FixedBlockingsOnTilesHaveOneTemplate) {
+  for (int layout = 0; layout < 4; ++layout) {
+    Blocking fixed;
+    std::set<std::string> templates;
+    for (int64_t k : {800, 64, 70, 384, 801, 1700, 33})
+      for (const auto& [m, n] : {std::pair<int64_t, int64_t>{100, 97}, {33, 64}, {250, 48}}) {
+        LoopNest nest;
+        GemmCase c{1, m, n, k, (layout & 1) != 0, (layout & 2) != 0};
+        c.dtype = DType::BF16;
+        ContractionSpec spec = plain_spec(nest, c);
+        spec.fixed_blocking = &fixed;
+        for (Buffer& b : nest.buffers) b.numel = 0;
+        build_contraction(nest, spec, cpu_target(CpuLevel::Amx));
+        EXPECT_TRUE(on_tiles(nest));
+        templates.insert(template_of(nest).text);
+      }
+    // partial sums or none, k even or odd
+    EXPECT_EQ(templates.size(), 4u) << layout;
+  }
 }
 
 TEST(ContractionBf16, RefusedWhereTheLevelHasNoDotProduct) {
