@@ -305,9 +305,10 @@ def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def holders_of(storage: torch.UntypedStorage) -> int:
-    """How many hold a storage, and how many its one object in Python, the caller among them."""
-    return storage_use_count(storage._cdata) + sys.getrefcount(storage)
+def holders_of_memory(tensor: torch.Tensor) -> int:
+    """How many hold a tensor's storage, and how many the storage's one object in Python. No variable holds it here: what looks at
+    frames' variables (a profiler, a debugger) would be counted."""
+    return storage_use_count(tensor.untyped_storage()._cdata) + sys.getrefcount(tensor.untyped_storage())
 
 
 def is_view(tensor: torch.Tensor) -> bool:

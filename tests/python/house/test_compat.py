@@ -828,14 +828,15 @@ def test_memory_can_be_wrapped_and_its_holders_counted():
     storage = compat.storage_at(block.data_ptr(), block.device, 16)
     view = torch.empty(0).set_(storage, 0, (4,), (1,))
     assert torch.equal(view, block)
-    alone, uses = compat.holders_of(block.untyped_storage()), compat.storage_use_count(block.untyped_storage()._cdata)
+    alone, uses = compat.holders_of_memory(block), compat.storage_use_count(block.untyped_storage()._cdata)
     held = block[1:]
-    assert compat.holders_of(block.untyped_storage()) > alone
+    assert compat.holders_of_memory(block) > alone
     assert compat.storage_use_count(block.untyped_storage()._cdata) > uses
     del held
     held = block.untyped_storage()  # a second name of one object in Python
-    assert compat.holders_of(block.untyped_storage()) > alone
+    assert compat.holders_of_memory(block) > alone
     del held
+    assert compat.holders_of_memory(block) == alone
 
 
 def test_onednn_can_be_switched():

@@ -323,6 +323,17 @@ def test_a_block_of_which_the_program_keeps_the_storage_alone_is_not_free():
     assert place in {t.data_ptr() for t in [blocks.tensor(64, kind) for _ in range(2)]}
 
 
+def test_a_profiler_that_looks_at_variables_makes_no_block_free():
+    blocks, kind = pool.Pool(), (torch.uint8, (64,), (1,))
+    sys.setprofile(lambda frame, event, arg: frame.f_locals)
+    try:
+        held = [blocks.tensor(64, kind) for _ in range(2)]
+    finally:
+        sys.setprofile(None)
+    more = [blocks.tensor(64, kind) for _ in range(2)]
+    assert len({t.data_ptr() for t in (*held, *more)}) == 4
+
+
 @pytest.mark.parametrize("change", ["share_memory_", "resize_"])
 def test_a_block_whose_memory_is_another_one_is_not_used_again(change):
     """Another process may read what is shared with it, when nobody here holds it any more."""

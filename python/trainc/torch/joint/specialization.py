@@ -412,7 +412,7 @@ class Specialization:
         for slot in slots:
             inputs[slot.primal] = slot.parameter
         states = updates.states(found)
-        memory.check(slots, states, [tensor for tensor in inputs if tensor is not None])
+        memory.check(slots, found, states, [tensor for tensor in inputs if tensor is not None])
         return executable, [*inputs, *plan.inputs(states, updates.scalars(found))], found, states
 
     # -- the plans ----------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class CompiledStep:
         self._build_for(found)
         states = self.updates.states(found)
         try:
-            self._memory.check(self.traced.slots, states, tensors)
+            self._memory.check(self.traced.slots, found, states, tensors)
         except Misfit as reason:
             raise UserError(f"trainc.train_step: {reason}; use trainc.compile for this model") from None
         scalars = self.updates.scalars(found)

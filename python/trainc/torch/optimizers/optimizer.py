@@ -15,11 +15,12 @@ import torch
 
 from trainc.base import interrupts, messages, records
 from trainc.torch import compat
+from trainc.torch.guards.overlap import Apart, Overlapping
 from trainc.torch.guards.watch import mark_step
 from trainc.torch.optimizers import NUMBERS, Formula, Variant, formula_of, names
 from trainc.torch.optimizers.kernels import Kernels
 from trainc.torch.optimizers.settings import Remembered
-from trainc.torch.optimizers.state import Counted, GroupGuard, init_group, torchs_step, unhooked
+from trainc.torch.optimizers.state import Counted, GroupGuard, are_apart, init_group, torchs_step, unhooked
 from trainc.torch.trust import is_trusted_file
 
 Tensor = torch.Tensor
@@ -139,6 +140,11 @@ def _holds_tensor(setting: Any) -> bool:
     return isinstance(setting, Tensor) or isinstance(setting, (tuple, list)) and any(isinstance(s, Tensor) for s in setting)
 
 
+def _has_memory(tensor: Tensor | None) -> bool:
+    """Whether its elements lie in memory that can be looked at: it is no sparse one, wraps none."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+
+
 def compiles(*tensors: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> bool:
     """Whether a kernel can take these: dense, row-major, one dtype that it knows, in memory, of one shape or of these."""
     first = tensors[0]
@@ -181,8 +187,8 @@ def _step_group(
     if found is not None:
         (group, grads), known = found, kernels.known[key]
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
-        counted = Counted(formula, group, known.columns(kernels.numbers), known.dtypes, [False] * len(rows))
-        torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known))
+        counted = Counted(formula, group, known.columns, known.dtypes, [False] * len(rows))
+        torchs_step(optimizer, group, _run(optimizer, formula, group, kernels, rows, counted, known))
         return
     group = formula.settings(group, [p for p in group["params"] if p.grad is not None])
     params, grads = init_group(optimizer, group)
@@ -200,24 +206,43 @@ def _step_group(
             firsts.append(bool(absent))
         else:
             left.append(param)
+    by_name = [list(column) for column in zip(*numbers, strict=True)]
+    # Where one parameter's update writes what another's reads, their order counts: eager's is the group's.
+    one_by_one = not are_apart([number for column in by_name for number in column])
+    if one_by_one or rows and left and _meet(optimizer, rows, left, Apart()):
+        rows, left = [], params
     if rows:
-        by_name = [list(column) for column in zip(*numbers, strict=True)]
+        columns = list(map(kernels.numbers.column, by_name))
         dtypes = [column[0].dtype for column in by_name]
-        counted = Counted(formula, group, [kernels.numbers.column(column) for column in by_name], dtypes, firsts)
-        refused = _run(formula, group, kernels, rows, counted)
+        counted = Counted(formula, group, columns, dtypes, firsts)
+        refused = _run(optimizer, formula, group, kernels, rows, counted)
         for (param, _, *states), first in zip(rows, firsts, strict=True):
             if first and not any(param is p for p in refused):
                 names = formula.variant(group, param.dtype, param.shape).states
                 optimizer.state[param].update(zip(names, states, strict=True))
         left += refused
         if not left:
-            kernels.known[key] = GroupGuard(optimizer, group, formula, rows, by_name)
-    torchs_step(optimizer, group, left)
+            kernels.known[key] = GroupGuard(optimizer, group, formula, rows, by_name, columns)
+    still = set(map(id, left))
+    torchs_step(optimizer, group, [param for param in params if id(param) in still])
+
+
+def _meet(optimizer: torch.optim.Optimizer, rows: list[Sequence[Tensor]], left: list[Tensor], apart: Apart) -> bool:
+    """Whether what is written of one of these parameters is another's, too: rows of (param, grad, *states), and those `left` to
+    PyTorch. What has no elements in memory is nobody else's."""
+    states = [[each for each in optimizer.state.get(param, {}).values() if isinstance(each, Tensor)] for param in left]
+    rows = [*rows, *[(param, param.grad, *its) for param, its in zip(left, states, strict=True)]]
+    there = [(t, i) for row in rows for i, t in enumerate(row) if _has_memory(t)]
+    try:
+        apart.check([t for t, _ in there], [place for place, (_, i) in enumerate(there) if i != 1])
+    except Overlapping:
+        return True
+    return False
 
 
 def _run(
-    formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]], counted: Counted,
-    known: GroupGuard | None = None,
+    optimizer: torch.optim.Optimizer, formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]],
+    counted: Counted, known: GroupGuard | None = None,
 ) -> list[Tensor]:
     """The kernels over rows of (param, grad, *states); gives the parameters that they did not update, since they share
     memory with others. `known`: what knows them, where the last step found them, too."""
@@ -232,6 +257,8 @@ def _run(
     for (_, dtype, shape, count), places in alike.items():
         v, some = formula.variant(group, dtype, shape), [rows[i] for i in places]
         chosen.append((kernels.get(v, some[0][0]), some, v.values(group, count), places))
+    if len(chosen) > 1 and _meet(optimizer, rows, [], known.apart if known else Apart()):  # a kernel looks at its own alone
+        return [row[0] for row in rows]
     # From here on tensors are changed: compiling, which can be interrupted, is over. Counting comes before the kernel,
     # which takes these objects out of the caches.
     still = set(range(len(rows)))

@@ -14,7 +14,7 @@ from trainc.torch.guards.overlap import Apart, Overlapping
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS
 from trainc.torch.optimizers.kernels import trace_formula
-from trainc.torch.optimizers.updates import ScalarKey, Slot
+from trainc.torch.optimizers.updates import Found, ScalarKey, Slot
 
 Tensor = torch.Tensor
 
@@ -31,8 +31,10 @@ class PlanMemory:
         self._written, self._apart = list(written), Apart()
         self._types: TypeGuard | None = None  # of the states, as they were found last
 
-    def check(self, slots: Sequence[Slot], states: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
+    def check(self, slots: Sequence[Slot], found: Found, states: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
         """Misfit where types or memory are other than the plan was made for."""
+        if not found.apart:
+            raise Misfit("one number in the optimizer's state (its step) is that of several parameters")
         flat = [state for each in states for state in each]
         if self._types is None or not self._types(flat):
             for slot, each in zip(slots, states, strict=True):

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trainc.base.arithmetic import flushes_denormals
 from trainc.torch import compat
+from trainc.torch.guards.overlap import Apart
 from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import NUMBERS, Count, Formula
@@ -85,8 +86,9 @@ class GroupGuard:
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, group: dict, formula: Formula, rows: list[Sequence[Tensor]],
-        numbers: list[list[Tensor]],
+        numbers: list[list[Tensor]], columns: list[Column],
     ):  # fmt: skip
+        """`columns`: of the `numbers`."""
         self.params, grads, self.states = [row[0] for row in rows], [row[1] for row in rows], [row[2:] for row in rows]
         self._formula, self._flags, self._flushes = formula, formula.known_flags(group), flushes_denormals()
         self._given, self._state = list(group["params"]), optimizer.state
@@ -98,7 +100,7 @@ class GroupGuard:
         kinds = {(p.device, p.dtype) for p in self.params}
         self.kind = kinds.pop() if len(kinds) == 1 and formula.elementwise else None  # of all parameters
         self._numbers = list(itertools.chain.from_iterable(numbers))
-        self.columns = KnownColumns([(column, scalar_of(column)) for column in numbers])
+        self.columns, self.apart = columns, Apart()
         self.dtypes = [column[0].dtype for column in numbers]
         self._type_guard = TypeGuard([*self.written, *self._numbers, *grads])
 
@@ -109,6 +111,7 @@ class GroupGuard:
             optimizer.state is not self._state or self._formula.known_flags(group) != self._flags
             or len(given) != len(self._given) or not all(map(operator.is_, given, self._given))
             or not self._same() or flushes_denormals() != self._flushes
+            or not all([column.is_there() for column in self.columns])
         ):  # fmt: skip
             return None
         grads = [p.grad for p in given]
@@ -122,8 +125,8 @@ class GroupGuard:
 
 
 def scalar_of(numbers: list[Tensor]) -> type | None:
-    """The C type of all these numbers, where they lie in the host's memory and have one that is known."""
-    kinds = {NUMBERS.get(number.dtype) if number.is_cpu and type(number) is Tensor else None for number in numbers}
+    """The C type of all these numbers, where they lie in the host's memory as they are, and have one that is known."""
+    kinds = {NUMBERS.get(n.dtype) if type(n) is Tensor and n.is_cpu and not n.is_neg() else None for n in numbers}
     return kinds.pop() if len(kinds) == 1 else None
 
 
@@ -142,11 +145,14 @@ class Numbers:
             known = self._known[number] = (number._version, number.item())
         return known[1]
 
-    def column(self, numbers: list[Tensor], scalar: type | None = None) -> Column:
-        """`scalar`: `scalar_of` them, where that is known."""
-        return Column(self, numbers, scalar or scalar_of(numbers))
+    def column(self, numbers: list[Tensor]) -> Column:
+        return Column(self, numbers)
 
     def write(self, numbers: list[Tensor], values: list[float]) -> None:
+        if any(number.is_neg() for number in numbers):  # which PyTorch writes one by one alone
+            for number, value in zip(numbers, values, strict=True):
+                number.fill_(value)
+            return
         for value in set(values):
             alike = [number for number, its in zip(numbers, values, strict=True) if its is value or its == value]
             torch._foreach_zero_(alike)
@@ -156,30 +162,27 @@ class Numbers:
         )
 
 
-class KnownColumns:
-    """Columns of numbers, each of them (the numbers, `scalar_of` them)."""
+def are_apart(numbers: list[Tensor]) -> bool:
+    """Whether each has memory of its own. What is one number of several parameters, eager counts once for each of them."""
+    return len(set(map(_address, numbers))) == len(numbers)
 
-    def __init__(self, columns: list[tuple[list[Tensor], type | None]]):
-        self._columns, self._made = columns, []
 
-    def __call__(self, known: Numbers) -> list[Column]:
-        """Those of the last call, where the numbers lie as they did then."""
-        if not self._made or not all([column.is_there() for column in self._made]):
-            self._made = [known.column(*column) for column in self._columns]
-        return self._made
+def _address(number: Tensor) -> int:
+    return number.data_ptr() if type(number) is Tensor else id(number)
 
 
 class Column:
     """One of the numbers, of many parameters."""
 
-    def __init__(self, known: Numbers, numbers: list[Tensor], scalar: type | None):
+    def __init__(self, known: Numbers, numbers: list[Tensor]):
+        scalar = scalar_of(numbers)
         self._known, self._numbers = known, numbers
-        self._addresses = [] if scalar is None else [number.data_ptr() for number in numbers]
+        self._addresses = list(map(_address, numbers))
         self._places = None if scalar is None else [scalar.from_address(address) for address in self._addresses]
 
     def is_there(self) -> bool:
         """Whether the numbers lie where they lay when this was made."""
-        return self._places is None or [number.data_ptr() for number in self._numbers] == self._addresses
+        return list(map(_address, self._numbers)) == self._addresses
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -240,6 +243,6 @@ def count_of(formula: Formula, group: dict, old: tuple[float, ...], first: bool,
 
 
 __all__ = [
-    "Column", "Counted", "GroupGuard", "KnownColumns", "Numbers", "count_of", "fresh_numbers", "fresh_state", "init_group",
-    "scalar_of", "torchs_step", "unhooked",
+    "Column", "Counted", "GroupGuard", "Numbers", "are_apart", "count_of", "fresh_numbers", "fresh_state", "init_group",
+    "torchs_step", "unhooked",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from trainc.torch import compat
 from trainc.torch.guards.places import contents, contents_guard
 from trainc.torch.guards.state import TypeGuard
 from trainc.torch.optimizers import Count, Variant, formula_of, optimizer
-from trainc.torch.optimizers.state import Column, KnownColumns, Numbers, count_of, fresh_numbers, fresh_state, scalar_of
+from trainc.torch.optimizers.state import Column, Numbers, are_apart, count_of, fresh_numbers, fresh_state
 
 Tensor = torch.Tensor
 
@@ -57,7 +57,7 @@ class Found:
     classes: list[int]
     distinct: list[ScalarKey]
     again: KnownStates | None = None
-    columns: list[list[Column]] = field(default_factory=list)  # with `again`: of each class, where its numbers are
+    apart: bool = True  # whether each of the states' numbers is one parameter's
 
     def keys(self) -> list[ScalarKey]:
         """Of each slot."""
@@ -89,7 +89,7 @@ class Updates:
         if self._known is not None and (found := self._known.look()) is not None:
             return found
         self._known = None
-        keys, variants, counts, groups = [], {}, {}, {}
+        keys, variants, counts, groups, counted = [], {}, {}, {}, []
         for slot in self.slots:
             owner, kind = self.optimizers[slot.optimizer], (slot.optimizer, slot.group, slot.parameter.dtype)
             if kind[:2] not in groups:
@@ -102,6 +102,8 @@ class Updates:
             first = any(state.get(name) is None for name in v.states)
             if first and formula.numbers:
                 state, first = fresh_numbers(owner, group, slot.parameter), False
+            else:
+                counted += [state[name] for name in formula.numbers]
             numbers = [state[name] for name in formula.numbers]
             old, dtypes = tuple([self._numbers.read(n) for n in numbers]), tuple([n.dtype for n in numbers])
             found = (slot.optimizer, slot.group, old, first, dtypes)
@@ -109,7 +111,7 @@ class Updates:
                 counts[found] = count_of(formula, group, old, first, dtypes)
             keys.append(ScalarKey(slot.optimizer, slot.group, v, counts[found]))
         distinct = list(dict.fromkeys(keys))
-        return Found([distinct.index(key) for key in keys], distinct)
+        return Found([distinct.index(key) for key in keys], distinct, apart=are_apart(counted))
 
     def _group(self, slot: Slot) -> dict:
         """A slot's group, with the settings that eager would find."""
@@ -144,7 +146,7 @@ class Updates:
         for slot, state in made:
             self.optimizers[slot.optimizer].state[slot.parameter].update(state)
         known = found.again or KnownStates(self, found, states)
-        for key, columns in zip(found.distinct, found.columns or known.columns(), strict=True):
+        for key, columns in zip(found.distinct, known.columns, strict=True):
             for value, column in zip(key.count.new, columns, strict=True):
                 column.fill(value)
         torch.autograd.graph.increment_version(known.written)
@@ -167,14 +169,14 @@ class KnownStates:
         self._same = contents_guard(places, contents(places))
         self.written = [t for slot, state in zip(slots, states, strict=True) for t in (slot.parameter, *state)]
         self._slots: list[Slot] = []  # one of each class
-        self._columns: list[KnownColumns] = []  # of each class: a column for each number of its formula
+        self.columns: list[list[Column]] = []  # of each class: a column for each number of its formula
         self._dtypes: list[list[torch.dtype]] = []  # theirs
         self._numbers: list[Tensor] = []
         for i, key in enumerate(found.distinct):
             those = [place for place, of in enumerate(found.classes) if of == i]
             self._slots.append(slots[those[0]])
             numbers = [[own[place][name] for place in those] for name in key.variant.formula.numbers]
-            self._columns.append(KnownColumns([(column, scalar_of(column)) for column in numbers]))
+            self.columns.append(list(map(updates._numbers.column, numbers)))
             self._dtypes.append([column[0].dtype for column in numbers])
             self._numbers += itertools.chain.from_iterable(numbers)
         self._types = TypeGuard(self._numbers) if self._numbers else None
@@ -186,8 +188,9 @@ class KnownStates:
         if self._types is not None and not self._types(self._numbers):
             return None
         updates, groups, distinct = self._updates(), {}, []
-        columns = self.columns()
-        for slot, old, dtypes, its in zip(self._slots, self._keys, self._dtypes, columns, strict=True):
+        if not all([column.is_there() for columns in self.columns for column in columns]):
+            return None
+        for slot, old, dtypes, its in zip(self._slots, self._keys, self._dtypes, self.columns, strict=True):
             place = slot.optimizer, slot.group
             group = groups[place] = groups[place] if place in groups else updates._group(slot)
             owner = updates.optimizers[slot.optimizer]
@@ -197,12 +200,7 @@ class KnownStates:
             if len(rows) != 1:
                 return None
             distinct.append(ScalarKey(*place, old.variant, count_of(old.variant.formula, group, rows.pop(), False, dtypes)))
-        return Found(self._classes, distinct, self, columns)
-
-    def columns(self) -> list[list[Column]]:
-        """Of each class, where its numbers are."""
-        known = self._updates()._numbers
-        return [columns(known) for columns in self._columns]
+        return Found(self._classes, distinct, self)
 
 
 __all__ = ["Found", "KnownStates", "ScalarKey", "Slot", "Updates", "shared_memory"]

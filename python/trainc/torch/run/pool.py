@@ -17,6 +17,9 @@ from trainc.torch.strided import span
 SMALL = 1 << 16  # below this, the allocator is quicker than looking for a free block
 KEPT = 4  # free blocks kept per place
 
+# Of a tensor that nobody else holds anything of. The least of some measurements: a profiler may look at frames, and hold more.
+ALONE = min(compat.holders_of_memory(torch.empty(1, device="cpu")) for _ in range(8))
+
 Type = tuple[torch.dtype, Sequence[int], Sequence[int]]  # with shape and strides
 Block = tuple[torch.Tensor, Type, int]  # the tensor that was last made in it, its type, where it lies
 
@@ -31,7 +34,6 @@ class Pool:
     def __init__(self, device: Host = HOST) -> None:
         self.device = device
         self._blocks: list[Block] = []
-        self._alone = 0  # use count of a block that only this pool holds
 
     def tensor(self, size: int, type: Type) -> torch.Tensor:
         """In `size` bytes or more that nobody else holds."""
@@ -41,18 +43,14 @@ class Pool:
         try:
             while (block := self._claim()) is not None:
                 last, last_type, place = block
-                storage = last.untyped_storage()
-                if compat.holders_of(storage) != self._alone:
+                if compat.holders_of_memory(last) > ALONE:
                     in_use.append(block)
-                elif storage.data_ptr() == place and (last_type is type or storage.nbytes() >= size):
-                    in_use.append(block if last_type is type else self._block(storage, type))
+                elif last.data_ptr() == place and (last_type is type or last.untyped_storage().nbytes() >= size):
+                    in_use.append(block if last_type is type else self._block(last.untyped_storage(), type))
                     return self._given(in_use[-1])
                 # A free one that is too small goes: the new one will serve those who used it. So does one whose storage the
                 # program has resized, or moved to memory that it shares with other processes, which may read it still.
             made = self._block(self._new(size), type)
-            if not self._alone:
-                storage = made[0].untyped_storage()
-                self._alone = compat.holders_of(storage)
             in_use[:] = [*in_use[-(KEPT - 1) :], made]
             return self._given(made)
         finally:
