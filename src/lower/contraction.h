@@ -89,7 +89,7 @@ struct Extents { Expr m, n, k; };
 
 /// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or
 /// more often, keep what they pack in scratch of their own, and ask for nothing ahead. Sums are those of
-/// build_contraction, bit for bit, where k is not cut otherwise (with tiles those of level avx512_bf16: parts are not
+/// build_contraction, bit for bit, where k is not cut otherwise (with tiles those of a target without: parts are not
 /// made on tiles).
 class ContractionPart {
  public:
