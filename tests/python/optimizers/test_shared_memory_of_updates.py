@@ -125,3 +125,76 @@ def test_updates_of_what_shares_memory_are_eagers(door, kind, change, recwarn):
         for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
             for name, value in plain.state[theirs].items():
                 torch.testing.assert_close(optimizer.state[mine][name], value, rtol=1e-9, atol=1e-11)
+
+
+class OwnParameter(nn.Parameter):
+    """Of the program's own class, with memory like any other."""
+
+
+def the_number_of_one_left_to_pytorch(optimizer, a, b):
+    for name in ("step", "mu_product"):
+        if name in optimizer.state[a]:
+            optimizer.state[b][name] = optimizer.state[a][name]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam, torch.optim.Adagrad])
+def test_a_number_of_a_parameter_that_is_left_to_pytorch_and_of_another(kind):
+    def train(compiled):
+        torch.manual_seed(0)
+        model = nn.Module()
+        model.a, model.b = nn.Parameter(torch.randn(4, 6).t()), nn.Parameter(torch.randn(6, 4))  # `a` is not row-major
+        optimizer = kind(model.parameters(), lr=0.1)
+        if compiled:
+            trainc.compile(model, optimizer)
+        for i in range(3):
+            if i == 1:
+                the_number_of_one_left_to_pytorch(optimizer, model.a, model.b)
+            model.a.grad, model.b.grad = torch.ones(6, 4) * (i - 3), torch.ones(6, 4) * (i + 1)
+            optimizer.step()
+        return [model.a.detach(), model.b.detach(), *optimizer.state[model.b].values()]
+
+    torch.testing.assert_close(train(True), train(False))
+
+
+def test_a_parameter_of_the_programs_class_in_another_ones_memory():
+    def train(compiled):
+        memory, model = torch.ones(3), nn.Module()
+        model.a, model.b = nn.Parameter(memory), OwnParameter(memory)
+        optimizer = torch.optim.SGD([model.b, model.a], lr=0.5, weight_decay=0.9)
+        if compiled:
+            trainc.compile(model, optimizer)
+        for _ in range(2):
+            model.a.grad, model.b.grad = torch.full((3,), 1.0), torch.full((3,), -2.0)
+            optimizer.step()
+        return model.a.detach()
+
+    torch.testing.assert_close(train(True), train(False))
+
+
+@pytest.mark.parametrize("what", ["the batch", "another parameter"])
+@pytest.mark.parametrize("door", [False, True])
+def test_memory_of_a_parameter_in_another_storage(door, what):
+    """Slices of one NumPy array are storages of their own, which begin elsewhere."""
+
+    def train(fuse_step):
+        torch.manual_seed(0)
+        n = 16
+        array = torch.randn(n * n + 8 * n, dtype=torch.float64).numpy()
+        model = nn.Sequential(nn.Linear(n, n, bias=False), nn.Tanh(), nn.Linear(n, n, bias=False)).double()
+        model[2].weight = nn.Parameter(torch.from_numpy(array[: n * n]).view(n, n))
+        if what == "another parameter":
+            model[0].weight = nn.Parameter(torch.from_numpy(array[8 : n * n + 8]).view(n, n))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if fuse_step is not None:
+            trainc.compile(model, optimizer, fuse_step=fuse_step)
+        losses = []
+        for _ in range(3):
+            x = torch.from_numpy(array[n * 4 : n * 12]).view(8, n) if what == "the batch" else torch.ones(8, n).double()
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return [*losses, *(p.detach() for p in model.parameters())]
+
+    torch.testing.assert_close(train(door), train(None))

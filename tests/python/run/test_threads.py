@@ -334,6 +334,17 @@ def test_a_profiler_that_looks_at_variables_makes_no_block_free():
     assert len({t.data_ptr() for t in (*held, *more)}) == 4
 
 
+def test_a_block_that_the_program_gave_back_smaller_is_not_used_again():
+    blocks, size = pool.Pool(), 1 << 20  # the allocator gives the same place
+    kind = (torch.uint8, (size,), (1,))
+    for smaller in (4096, size // 2, size - 64):
+        storage = blocks.tensor(size, kind).untyped_storage()
+        storage.resize_(0)
+        storage.resize_(smaller)
+        del storage
+        assert blocks.tensor(size, kind).untyped_storage().nbytes() >= size
+
+
 @pytest.mark.parametrize("change", ["share_memory_", "resize_"])
 def test_a_block_whose_memory_is_another_one_is_not_used_again(change):
     """Another process may read what is shared with it, when nobody here holds it any more."""

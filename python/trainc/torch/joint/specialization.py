@@ -397,7 +397,7 @@ class Specialization:
             plan = self._plan_updates(updates, found)
             build = lambda: self._joint.backward_step(defined, overwrites, unmade, plan)  # noqa: E731
             try:
-                self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([])
+                self._fused[key] = plan, attempt(self._record, build, _apart), PlanMemory([slot.primal for slot in slots])
             except NotCompiled:
                 self._fused[key] = None  # it would fail at every step
                 raise
@@ -412,7 +412,7 @@ class Specialization:
         for slot in slots:
             inputs[slot.primal] = slot.parameter
         states = updates.states(found)
-        memory.check(slots, found, states, [tensor for tensor in inputs if tensor is not None])
+        memory.check(slots, found, states, inputs)
         return executable, [*inputs, *plan.inputs(states, updates.scalars(found))], found, states
 
     # -- the plans ----------------------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def _holds_tensor(setting: Any) -> bool:
 
 def _has_memory(tensor: Tensor | None) -> bool:
     """Whether its elements lie in memory that can be looked at: it is no sparse one, wraps none."""
-    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+        return False
+    return not isinstance(tensor, compat.FakeTensor) and not compat.is_traceable_wrapper_subclass(tensor)
 
 
 def compiles(*tensors: Tensor, shapes: Sequence[Sequence[int]] | None = None) -> bool:
@@ -209,7 +211,8 @@ def _step_group(
     by_name = [list(column) for column in zip(*numbers, strict=True)]
     # Where one parameter's update writes what another's reads, their order counts: eager's is the group's.
     one_by_one = not are_apart([number for column in by_name for number in column])
-    if one_by_one or rows and left and _meet(optimizer, rows, left, Apart()):
+    counted_rows = [(*row, *own) for row, own in zip(rows, numbers, strict=True)]
+    if one_by_one or rows and left and _meet(optimizer, counted_rows, left, Apart()):
         rows, left = [], params
     if rows:
         columns = list(map(kernels.numbers.column, by_name))

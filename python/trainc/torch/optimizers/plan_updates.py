@@ -31,7 +31,7 @@ class PlanMemory:
         self._written, self._apart = list(written), Apart()
         self._types: TypeGuard | None = None  # of the states, as they were found last
 
-    def check(self, slots: Sequence[Slot], found: Found, states: list[list[Tensor]], inputs: Sequence[Tensor]) -> None:
+    def check(self, slots: Sequence[Slot], found: Found, states: list[list[Tensor]], inputs: Sequence[Tensor | None]) -> None:
         """Misfit where types or memory are other than the plan was made for."""
         if not found.apart:
             raise Misfit("one number in the optimizer's state (its step) is that of several parameters")

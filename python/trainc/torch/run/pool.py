@@ -45,11 +45,12 @@ class Pool:
                 last, last_type, place = block
                 if compat.holders_of_memory(last) > ALONE:
                     in_use.append(block)
-                elif last.data_ptr() == place and (last_type is type or last.untyped_storage().nbytes() >= size):
+                elif last.data_ptr() == place and last.untyped_storage().nbytes() >= size:
                     in_use.append(block if last_type is type else self._block(last.untyped_storage(), type))
                     return self._given(in_use[-1])
                 # A free one that is too small goes: the new one will serve those who used it. So does one whose storage the
-                # program has resized, or moved to memory that it shares with other processes, which may read it still.
+                # program has resized (to less, and in the same place, too), or moved to memory that it shares with other
+                # processes, which may read it still.
             made = self._block(self._new(size), type)
             in_use[:] = [*in_use[-(KEPT - 1) :], made]
             return self._given(made)
