@@ -140,7 +140,7 @@ def _holds_tensor(setting: Any) -> bool:
     return isinstance(setting, Tensor) or isinstance(setting, (tuple, list)) and any(isinstance(s, Tensor) for s in setting)
 
 
-def _has_memory(tensor: Tensor | None) -> bool:
+def _has_memory(tensor: Any) -> bool:
     """Whether its elements lie in memory that can be looked at: it is no sparse one, wraps none."""
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
         return False
@@ -190,7 +190,7 @@ def _step_group(
         (group, grads), known = found, kernels.known[key]
         rows = [(param, grad, *states) for param, grad, states in zip(known.params, grads, known.states, strict=True)]
         counted = Counted(formula, group, known.columns, known.dtypes, [False] * len(rows))
-        torchs_step(optimizer, group, _run(optimizer, formula, group, kernels, rows, counted, known))
+        torchs_step(optimizer, group, _run(formula, group, kernels, rows, counted, known))
         return
     group = formula.settings(group, [p for p in group["params"] if p.grad is not None])
     params, grads = init_group(optimizer, group)
@@ -211,14 +211,16 @@ def _step_group(
     by_name = [list(column) for column in zip(*numbers, strict=True)]
     # Where one parameter's update writes what another's reads, their order counts: eager's is the group's.
     one_by_one = not are_apart([number for column in by_name for number in column])
-    counted_rows = [(*row, *own) for row, own in zip(rows, numbers, strict=True)]
-    if one_by_one or rows and left and _meet(optimizer, counted_rows, left, Apart()):
+    if not one_by_one and rows and left:
+        of_left = [(param, param.grad, *optimizer.state.get(param, {}).values()) for param in left]
+        one_by_one = _meet([*[(*row, *own) for row, own in zip(rows, numbers, strict=True)], *of_left], Apart())
+    if one_by_one:
         rows, left = [], params
     if rows:
         columns = list(map(kernels.numbers.column, by_name))
         dtypes = [column[0].dtype for column in by_name]
         counted = Counted(formula, group, columns, dtypes, firsts)
-        refused = _run(optimizer, formula, group, kernels, rows, counted)
+        refused = _run(formula, group, kernels, rows, counted)
         for (param, _, *states), first in zip(rows, firsts, strict=True):
             if first and not any(param is p for p in refused):
                 names = formula.variant(group, param.dtype, param.shape).states
@@ -230,11 +232,9 @@ def _step_group(
     torchs_step(optimizer, group, [param for param in params if id(param) in still])
 
 
-def _meet(optimizer: torch.optim.Optimizer, rows: list[Sequence[Tensor]], left: list[Tensor], apart: Apart) -> bool:
-    """Whether what is written of one of these parameters is another's, too: rows of (param, grad, *states), and those `left` to
-    PyTorch. What has no elements in memory is nobody else's."""
-    states = [[each for each in optimizer.state.get(param, {}).values() if isinstance(each, Tensor)] for param in left]
-    rows = [*rows, *[(param, param.grad, *its) for param, its in zip(left, states, strict=True)]]
+def _meet(rows: list[Sequence[Any]], apart: Apart) -> bool:
+    """Whether what is written of one of these parameters is another's, too: rows of (param, grad, *states). What has no elements
+    in memory is nobody else's."""
     there = [(t, i) for row in rows for i, t in enumerate(row) if _has_memory(t)]
     try:
         apart.check([t for t, _ in there], [place for place, (_, i) in enumerate(there) if i != 1])
@@ -244,8 +244,8 @@ def _meet(optimizer: torch.optim.Optimizer, rows: list[Sequence[Tensor]], left: 
 
 
 def _run(
-    optimizer: torch.optim.Optimizer, formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]],
-    counted: Counted, known: GroupGuard | None = None,
+    formula: Formula, group: dict, kernels: Kernels, rows: list[Sequence[Tensor]], counted: Counted,
+    known: GroupGuard | None = None,
 ) -> list[Tensor]:
     """The kernels over rows of (param, grad, *states); gives the parameters that they did not update, since they share
     memory with others. `known`: what knows them, where the last step found them, too."""
@@ -260,7 +260,7 @@ def _run(
     for (_, dtype, shape, count), places in alike.items():
         v, some = formula.variant(group, dtype, shape), [rows[i] for i in places]
         chosen.append((kernels.get(v, some[0][0]), some, v.values(group, count), places))
-    if len(chosen) > 1 and _meet(optimizer, rows, [], known.apart if known else Apart()):  # a kernel looks at its own alone
+    if len(chosen) > 1 and _meet(rows, known.apart if known else Apart()):  # a kernel looks at its own alone
         return [row[0] for row in rows]
     # From here on tensors are changed: compiling, which can be interrupted, is over. Counting comes before the kernel,
     # which takes these objects out of the caches.
