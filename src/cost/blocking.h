@@ -26,11 +26,13 @@ constexpr Tile kAvx512UnpackedTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 
                                          {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
 constexpr Tile kAvx2UnpackedTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
-// Rows and vectors on AMX. As many tiles of 16 x 16 down and across: their sums and a row and a column of operands are
-// eight registers at most.
+// Rows and vectors on AMX, where bf16 is multiplied as it is. Their sums and two operands are registers of which there
+// are eight; the fewer, the quicker where another program runs on the core's second hardware thread.
 constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
-// Rows at a time in vector registers of a tile that AMX has: 8 x 3 vectors at most.
-constexpr int kVectorRowsOnAmx = 8;
+// The same for f32 in parts. Of the six products of a step each keeps an operand of the one before: so one sum asks for
+// hardly more loads than four would. A second tile would not fit into the vector registers, which multiply what parts
+// cannot hold.
+constexpr Tile kAmxTileOfParts = {16, 1, true};
 
 // --- what a step of k takes
 // Slots from an FMA to the next on the same sum: four cycles.
@@ -40,8 +42,6 @@ constexpr double kStepOverhead = 1;
 // Cycles, of the clock that FMAs run at, of a product of two AMX tiles in its place: 16 of its own clock, which is
 // three quarters as fast, and the waits for what comes from L2.
 constexpr double kTileProduct = 30;
-// The same from such a product to the next on the same sums.
-constexpr double kTileLatency = 36;
 // The same of a tile load; also what a step on tiles takes beside its products.
 constexpr double kTileLoad = 10;
 // Slots to pack an element out of L2 along the contiguous direction.

@@ -84,7 +84,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
     if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }
-  sums_ = passing("sums", sum_, int64_t(b_.fma_rows) * b_.tile_n, Space::Register);
+  sums_ = passing("sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register);
   columns_ = passing("columns", packed_, b_.tile_n, Space::Register);
 }
 

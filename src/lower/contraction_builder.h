@@ -41,9 +41,8 @@ class ContractionBuilder {
  private:
   // Where an operand's next block starts.
   struct Ahead { Expr batch, row, k; };
-  // What the micro-kernel multiplies: a tile of the m block (its rows from `first_row` on, `fma_rows` of them) and a
-  // panel; where its partial sums lie.
-  struct TilePosition { Expr block_tile, tile, panel, base, first_row; };
+  // What the micro-kernel multiplies: a tile of the m block and a panel; where its partial sums lie.
+  struct TilePosition { Expr block_tile, tile, panel, base; };
 
   // --- what all of them ask
   static bool is_number(const Expr& e) { return e->kind == ExprKind::Int; }
@@ -108,7 +107,7 @@ class ContractionBuilder {
   }
   template <class Body>
   Stmt tile_elements(Body body) {
-    return loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
+    return loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
       return vectors([&](const Expr& column) { return body(row * b_.tile_n + column); });
     });
   }
@@ -224,7 +223,7 @@ class ContractionBuilder {
   Expr packed_from_memory(const Expr& at) const {
     return pairs_ ? pair(nest_.load(lhs_, at), nest_.load(lhs_, at + integer(1))) : nest_.load(lhs_, at);
   }
-  // The sums of `fma_rows` rows of a tile; ahead(group) is put in before each group of steps.
+  // The sums of a tile; ahead(group) is put in before each group of steps.
   template <class LookAhead>
   std::vector<Stmt> sums_in_registers(const TilePosition& p, LookAhead ahead);
   template <class LookAhead>

@@ -20,7 +20,7 @@ Expr ContractionBuilder::rhs_element(const Expr& panel, const Expr& k, const Exp
 }
 
 Expr ContractionBuilder::lhs_element(const TilePosition& at_tile, const Expr& row, const Expr& k) const {
-  const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, at_tile.first_row + row, k);
+  const Expr from = lhs_at(at_tile.block_tile, at_tile.tile, row, k);
   return spec_.lhs_k_contiguous ? packed_at(lhs_, from) : nest_.load(lhs_, from);
 }
 
@@ -28,7 +28,7 @@ template <class Lhs>
 Stmt ContractionBuilder::outer_product(const TilePosition& at_tile, const Expr& k, Lhs lhs) {
   Stmt row_of_rhs =
       vectors([&](const Expr& column) { return store(columns_, column, rhs_element(at_tile.panel, k, column)); });
-  Stmt products = loop(LoopKind::Unroll, "row", integer(b_.fma_rows), [&](const Expr& row) {
+  Stmt products = loop(LoopKind::Unroll, "row", integer(b_.tile_m), [&](const Expr& row) {
     int element = nest_.add_local("element", packed_);
     return block({let(element, lhs(row)), vectors([&](const Expr& column) {
                     const Expr at = row * b_.tile_n + column, a = nest_.local(element),
@@ -137,8 +137,7 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const TilePosition& p, L
     }));
     return body;
   }
-  body.push_back(tile_elements(
-      [&](const Expr& at) { return keep(p, p.base + p.first_row * b_.tile_n + at, nest_.load(sums_, at)); }));
+  body.push_back(tile_elements([&](const Expr& at) { return keep(p, p.base + at, nest_.load(sums_, at)); }));
   return body;
 }
 
@@ -156,10 +155,9 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
   std::vector<Stmt> body;
   if (part_ == Part::None && (more_tasks() || b_.task_m > 1 || b_.task_n > 1))
     look_ahead_of_tile(body, block_tile, tile, panel);
-  TilePosition p{
+  const TilePosition p{
       block_tile, tile, panel,
-      many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0),
-      integer(0)};
+      many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0)};
   const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
   if (!amx_) {
     for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));
@@ -172,10 +170,7 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
         loop(LoopKind::Serial, "on_tiles", nest_.local(fits), [&](const Expr&) { return sums_on_tiles(p, ahead); }));
     body.push_back(loop(LoopKind::Serial, "as_packed", integer(1) - nest_.local(fits), [&](const Expr&) {
       return block({pack_lhs(first_tile_ + block_tile + tile, integer(1)), pack_panel(panel),
-                    loop(LoopKind::Serial, "part", integer(b_.tile_m / b_.fma_rows), [&](const Expr& part) {
-                      p.first_row = part * b_.fma_rows;
-                      return block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }));
-                    })});
+                    block(sums_in_registers(p, [](const Expr&) { return std::vector<Stmt>(); }))});
     }));
   }
   if (sums_in_block()) return block(std::move(body));

@@ -79,7 +79,8 @@ class TileKernel {
   const int64_t elements_;           // of lhs_ in a pair
   int lhs_ = -1, rhs_;               // buffers that tiles are loaded from
   int stage_ = -1, lhs_range_ = -1, rhs_range_ = -1;
-  std::vector<int> sums_, lhs_tiles_, rhs_tiles_;
+  std::vector<int> sums_;  // tile registers
+  int lhs_tile_ = -1, rhs_tile_ = -1;
 };
 
 }  // namespace trainc::lower

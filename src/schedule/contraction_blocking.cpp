@@ -34,13 +34,9 @@ std::span<const Tile> unpacked_tiles_of(const Target& target) {
 double tile_slots(Tile t, DType dtype) {
   if (t.amx) {
     // Of pairs of bf16, or of f32 in parts (six products); a step is 16 pairs or 32 f32.
-    const double down = t.rows / loop::kTileSide, across = t.vectors, products = dtype == DType::F32 ? 6 : 1,
+    const double sums = t.rows / loop::kTileSide * t.vectors, products = dtype == DType::F32 ? 6 : 1,
                  depth = dtype == DType::F32 ? 32 : 16;
-    return 2 *
-           (products *
-                std::max({cost::kTileProduct * down * across, cost::kTileLatency, cost::kTileLoad * (down + across)}) +
-            cost::kTileLoad) /
-           depth;
+    return 2 * (products * cost::kTileProduct * sums + cost::kTileLoad) / depth;
   }
   return std::max({double(t.rows * t.vectors), cost::kFmaLatency, double(t.rows + t.vectors)}) + cost::kStepOverhead;
 }
@@ -72,7 +68,6 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
   b.lhs_unpacked = tile.unpacked;
-  b.fma_rows = tile.amx ? cost::kVectorRowsOnAmx : b.tile_m;
 
   // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
@@ -149,7 +144,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
     least = std::min(least, products(t) + (leaves_rhs(spec, t.rows) ? 0 : cost::kCopy * double(spec.n)));
   }
   std::optional<Tile> best;
-  for (Tile t : cost::kAmxTiles) {
+  for (Tile t : parts ? std::span(&cost::kAmxTileOfParts, 1) : std::span(cost::kAmxTiles)) {
     const double rows = double(round_up(spec.m, t.rows)),
                  columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))),
                  split = in_parts(t, dtype) ? cost::kSplit : 0;

@@ -31,9 +31,6 @@ struct Blocking {
   int tile_m = 0, tile_n = 0;  // the register tile; tile_n is a multiple of lanes
   // read by the micro-kernel where it lies (spec.lhs_unpacked), not packed: a tile's rows are of one run
   bool lhs_unpacked = false;
-  // rows of the register tile whose sums are in vector registers at a time: tile_m; with `tiles`, where FMAs stand in
-  // for blocks that tiles cannot multiply, fewer
-  int fma_rows = 0;
   int64_t block_k = 0;             // depth of a packed block; its sums start at zero and are added block by block
   int64_t block_m = 0;             // tiles of the lhs packed at a time
   int64_t task_m = 0, task_n = 0;  // tiles of a task, down and across
