@@ -42,7 +42,7 @@ constexpr double kStepOverhead = 1;
 // Cycles, of the clock that FMAs run at, of a product of two AMX tiles in its place: 16 of its own clock, which is
 // three quarters as fast, and the waits for what comes from L2.
 constexpr double kTileProduct = 30;
-// The same of a tile load; also what a step on tiles takes beside its products.
+// The same of a tile load: what a step on tiles takes beside its products.
 constexpr double kTileLoad = 10;
 // Slots to pack an element out of L2 along the contiguous direction.
 constexpr double kCopy = 0.4;

@@ -58,8 +58,8 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOpe
   for (int i = 0; i < down_ * across_; ++i) sums_.push_back(tile("tile_sums", DType::F32));
   // One register for each operand: a load takes less time than a product, and with another program on the core's second
   // hardware thread, products of all eight registers take three times what they take alone, of three 1.8 times.
-  lhs_tile_ = tile("tile_lhs", DType::I32);
-  rhs_tile_ = tile("tile_rhs", DType::I32);
+  lhs_register_ = tile("tile_lhs", DType::I32);
+  rhs_register_ = tile("tile_rhs", DType::I32);
 }
 
 int TileKernel::scratch(const char* name, DType dtype, int64_t numel) {
@@ -266,13 +266,13 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part, int i) {
       return packed_.places_rows
-                 ? tile_load(lhs_tile_, lhs_, lhs_tile(tile, step, part, integer(i)), kTileSide * elements_)
-                 : tile_load(lhs_tile_, lhs_,
+                 ? tile_load(lhs_register_, lhs_, lhs_tile(tile, step, part, integer(i)), kTileSide * elements_)
+                 : tile_load(lhs_register_, lhs_,
                              ((tile * b_.tile_m + integer(i * kTileSide)) * packed_.lhs_pitch + step * kTileSide) * 2,
                              packed_.lhs_pitch * 2);
     };
     const auto load_rhs = [&](int part, int j) {
-      return tile_load(rhs_tile_, rhs_, rhs_tile(panel, step, part) + integer(j * kTileSide), b_.tile_n);
+      return tile_load(rhs_register_, rhs_, rhs_tile(panel, step, part) + integer(j * kTileSide), b_.tile_n);
     };
     // What the two registers hold: part and place.
     std::pair<int, int> lhs_held{-1, -1}, rhs_held{-1, -1};
@@ -283,7 +283,7 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
           if (rhs_held != rhs) steps.push_back(load_rhs(p.rhs, j));
           if (lhs_held != lhs) steps.push_back(load_lhs(p.lhs, i));
           lhs_held = lhs, rhs_held = rhs;
-          steps.push_back(tile_dot(sums_[size_t(i * across_ + j)], lhs_tile_, rhs_tile_));
+          steps.push_back(tile_dot(sums_[size_t(i * across_ + j)], lhs_register_, rhs_register_));
         }
     };
     if (in_parts_)

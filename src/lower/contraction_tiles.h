@@ -80,7 +80,7 @@ class TileKernel {
   int lhs_ = -1, rhs_;               // buffers that tiles are loaded from
   int stage_ = -1, lhs_range_ = -1, rhs_range_ = -1;
   std::vector<int> sums_;  // tile registers
-  int lhs_tile_ = -1, rhs_tile_ = -1;
+  int lhs_register_ = -1, rhs_register_ = -1;
 };
 
 }  // namespace trainc::lower
