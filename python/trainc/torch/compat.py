@@ -329,6 +329,11 @@ def has_accumulation_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._post_accumulate_grad_hooks)
 
 
+def hooks_of(tensor: torch.Tensor) -> list[Callable]:
+    """Of its gradient, and of `.grad`."""
+    return [*(tensor._backward_hooks or {}).values(), *(tensor._post_accumulate_grad_hooks or {}).values()]
+
+
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Of its own, or of all optimizers."""
     own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks

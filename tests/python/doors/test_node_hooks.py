@@ -100,3 +100,73 @@ def test_a_pre_hook_of_the_only_result_is_eagers():
     found, refused = _steps(True, outside=OUTSIDE["pre-hook"], gives="loss")
     assert not refused
     torch.testing.assert_close(found, _steps(False, outside=OUTSIDE["pre-hook"], gives="loss")[0])
+
+
+class Heads(nn.Module):
+    """Two results; one layer leads to none of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.a, self.b, self.unused = nn.Linear(3, 3), nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.trunk(x))
+        return self.a(hidden), self.b(hidden)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("hook", [lambda g: g * 0.5, lambda g: torch.ones(3, 3)])
+def test_hooks_of_a_parameter_without_a_gradient_are_never_called(hook, early):
+    model = Heads()
+    trainc.compile(model)
+    if not early:
+        sum(model(torch.ones(2, 3))).sum().backward()
+    model.unused.weight.register_hook(hook)
+    for _ in range(2):
+        sum(model(torch.ones(2, 3))).sum().backward()
+    assert model.unused.weight.grad is None and model.trunk.weight.grad is not None
+
+
+def _heads_updated_in_backward(compiled: bool) -> tuple[list[torch.Tensor], int]:
+    """Each parameter is updated as soon as its gradient is there; a loss of one head, then of the other. And how many steps
+    raised."""
+    torch.manual_seed(0)
+    model, raised = Heads(), 0
+    if compiled:
+        trainc.compile(model)
+
+    def update(parameter):
+        if parameter.grad is not None:
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for step in range(3):
+        model.zero_grad()
+        for head in (0, 1):
+            for _ in range(2):  # once more where it raised
+                try:
+                    model(torch.ones(2, 3) * (step + 1))[head].square().sum().backward()
+                    break
+                except UserError as error:
+                    assert "has a hook" in str(error)
+                    raised += 1
+    return [p.detach() for p in model.parameters()], raised
+
+
+def test_hooks_of_a_head_that_the_loss_does_not_use_run_as_eagers():
+    expected, _ = _heads_updated_in_backward(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, raised = _heads_updated_in_backward(True)
+    assert raised == 1
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_unused_results_are_no_matter_without_hooks():
+    model = Heads()
+    trainc.compile(model)
+    for _ in range(2):
+        model(torch.ones(2, 3))[0].sum().backward()
+    assert model.b.weight.grad is None and model.a.weight.grad is not None

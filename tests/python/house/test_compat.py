@@ -436,6 +436,7 @@ def test_hooks_of_tensors_are_seen():
     other.register_post_accumulate_grad_hook(lambda p: None)
     assert compat.has_gradient_hooks(leaf) and not compat.has_accumulation_hooks(leaf)
     assert compat.has_accumulation_hooks(other) and not compat.has_gradient_hooks(other)
+    assert len(compat.hooks_of(leaf)) == len(compat.hooks_of(other)) == 1 and compat.hooks_of(torch.ones(1)) == []
     assert compat.is_view(leaf.view(1, 1)) and not compat.is_view(leaf) and compat.base_of(leaf.view(1, 1)) is leaf
     assert compat.has_no_memory(torch._efficientzerotensor(2)) and not compat.has_no_memory(torch.zeros(2))
 

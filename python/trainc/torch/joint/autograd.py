@@ -67,6 +67,12 @@ def call_of(
         again.firsts += 1
         return chosen, None
 
+    def leaves_without(ctx: Any, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        """The leaves that this node leads to and has no gradient for."""
+        places = [i for i, wanted in enumerate(ctx.needs_input_grad) if wanted]
+        nodes = [node for node, _ in ctx.next_functions if node is not None]
+        return [n.variable for i, n in zip(places, nodes, strict=True) if gradients[i] is None and hasattr(n, "variable")]
+
     def gradients_again(ctx: Any, call: Any, chosen: list[Tensor | None], wanted: list[int]) -> dict[int, Tensor | None]:
         defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
         return again.gradients(call, defined, wanted, ctx.trainc_watch)
@@ -84,7 +90,10 @@ def call_of(
             if call is not None:
                 gradients = gradients_again(ctx, call, chosen, [i for i in differentiable if ctx.needs_input_grad[i]])
                 return tuple([gradients.get(i) for i in range(len(metadata.input_info))])
-            return tuple(backward(*saved, *chosen))
+            gradients = tuple(backward(*saved, *chosen))
+            if any(tangent is None for tangent in chosen):
+                again.refuse_unreached(leaves_without(ctx, gradients))
+            return gradients
 
     class Staged(torch.autograd.Function):
         """The same, of a call whose gradients stages.py hands out: autograd is told of the first group of its inputs."""

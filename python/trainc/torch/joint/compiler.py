@@ -225,8 +225,8 @@ class Compiler:
         return known if told else []
 
     def without_gradient(self, detached: list[int], metadata: Any) -> list[int]:
-        """`detached`, and the parameters that have no gradient: DDP takes one that autograd is told of for one that
-        is used."""
+        """`detached`, and the parameters that have no gradient: the engine would call hooks of one that autograd is told of, and
+        DDP takes it for one that is used."""
         unused = [
             i for i, info in enumerate(metadata.input_info)
             if info.requires_grad and i not in self._made and not (info.mutates_data or info.mutates_metadata)
@@ -401,14 +401,13 @@ def aot_settings(compiler: Compiler):
         if not trace_joint and compiler.learns:
             _keep_histories(about["runtime_metadata"].input_info)
         if trace_joint:
-            about["indices_of_inps_to_detach"] = compiler.detached(about["indices_of_inps_to_detach"], about["runtime_metadata"])
+            known = about["indices_of_inps_to_detach"]
+            about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
         ours = compiler.call_of_both(about["runtime_metadata"], about["indices_of_inps_to_detach"]) if trace_joint else None
         if ours is None and trace_joint:
             _give_tangents_memory(about["runtime_metadata"])
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
             keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
-            known = about["indices_of_inps_to_detach"]
-            about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
         return ours or wrapped(call, trace_joint=trace_joint, **about)
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that

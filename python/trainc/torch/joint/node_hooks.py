@@ -8,14 +8,18 @@ elsewhere. A pre-hook where the call has one result with a gradient is eager's: 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from torch import Tensor
 
 from trainc.base import PACKAGE
 from trainc.base.errors import UserError
+from trainc.torch import compat
 from trainc.torch.trust import is_trusted_file
 
 HOOKED = "the program hooks, or walks, grad_fn of its results"
+UNREACHED = "the program hooks parameters that only some of its results lead to"
 
 
 def keep_to_eagers(node: type, sole: int | None, name: str, asked: Callable[[bool, str], None]) -> None:
@@ -48,6 +52,19 @@ def keep_to_eagers(node: type, sole: int | None, name: str, asked: Callable[[boo
     node.register_prehook, node.register_hook, node.next_functions = prehook, posthook, property(following)
 
 
+def refuse_unreached(unreached: Iterable[Tensor], name: str, asked: Callable[[bool, str], None]) -> None:
+    """Raises where the program hooks one of the inputs `unreached`, to which no used result leads. Eager's graph does not hold
+    it; the engine would call its hooks with None, for the call's one node leads to all inputs."""
+    for tensor in unreached:
+        if any(not is_trusted_file(_file_of(hook)) for hook in compat.hooks_of(tensor)):
+            asked(True, UNREACHED)
+            raise UserError(
+                f"{name}: a parameter that has a hook gets no gradient from those results of a compiled call that the loss uses, "
+                "and the hook would be called nevertheless: its next calls run in PyTorch, which this one should have done. Try "
+                "the step again, or give the loss all of the call's results"
+            )
+
+
 def _of_one(hook: Callable[[tuple], Any], gradients: tuple, place: int) -> tuple | None:
     """The hook of eager's node, which has one output."""
     found = hook((gradients[place],))
@@ -58,7 +75,11 @@ def _of_one(hook: Callable[[tuple], Any], gradients: tuple, place: int) -> tuple
 
 
 def _is_ours(hook: Any) -> bool:
-    return str(getattr(getattr(hook, "__code__", None), "co_filename", "")).startswith(PACKAGE)
+    return _file_of(hook).startswith(PACKAGE)
 
 
-__all__ = ["HOOKED", "keep_to_eagers"]
+def _file_of(hook: Any) -> str:
+    return str(getattr(getattr(hook, "__code__", None), "co_filename", ""))
+
+
+__all__ = ["HOOKED", "UNREACHED", "keep_to_eagers", "refuse_unreached"]

@@ -9,7 +9,7 @@ any order. Each call keeps what it was given until its backward is over.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from trainc.torch import compat
 from trainc.torch.capture.trace import dispatch_modes, set_modes
 from trainc.torch.device import Host
 from trainc.torch.joint.intermediate import Watch, gradients_of
-from trainc.torch.joint.node_hooks import keep_to_eagers
+from trainc.torch.joint.node_hooks import keep_to_eagers, refuse_unreached
 from trainc.torch.run.rerun import Rerun
 
 Tensor = torch.Tensor
@@ -50,6 +50,9 @@ class SecondOrder:
     def keep_hooks(self, node: type, sole: int | None) -> None:
         """Of the class of a call's node (`node_hooks.keep_to_eagers`)."""
         keep_to_eagers(node, sole, self._name, self._program.asked)
+
+    def refuse_unreached(self, unreached: Iterable[Tensor]) -> None:
+        refuse_unreached(unreached, self._name, self._program.asked)
 
     def keep(self, inputs: Sequence[Tensor]) -> Rerun:
         """Before a call."""
