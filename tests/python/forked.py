@@ -116,11 +116,12 @@ def forked() -> dict:
             pid, status = os.waitpid(asked["pid"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         elif not (answer := os.fork()):
+            os.setpgid(0, 0)  # here and in the parent, as either may run first
             questions.close()
             answers.close()
             return asked
         else:
-            os.setpgid(answer, answer)  # its group is what is killed
+            os.setpgid(answer, answer)  # its group is what is killed, from the moment its number is known
         print(json.dumps(answer), file=answers, flush=True)
     sys.exit()
 
