@@ -21,6 +21,15 @@ int64_t contraction_flops(const Graph& graph) {
     if (n->op == Op::Contract) flops += schedule::flops_of(n);
   return flops;
 }
+
+/// Primals of more than `most` bytes are read where they are, now and late, which is the same then.
+Graph without_large_late(const Graph& graph, int64_t most) {
+  return rewrite(graph, [&](Builder& b, const Node* from, const std::vector<const Node*>& inputs) {
+    const bool late = from->op == Op::Input && from->as<InputAttr>().late;
+    if (!late || from->type.bytes() <= most) return with_inputs(b, from, inputs);
+    return b.input(from->as<InputAttr>().index, from->type, from->as<InputAttr>().strides);
+  });
+}
 }  // namespace
 
 struct JointGraph::Impl {
@@ -28,7 +37,7 @@ struct JointGraph::Impl {
   Graph graph;
   std::vector<const Node*> must_recompute;
   int64_t late_draws_from = 0;
-  int64_t forward_outputs = 0, deferred_bytes = 0, vendor_flops = 0;
+  int64_t forward_outputs = 0, deferred_bytes = 0, vendor_flops = 0, copied_bytes = 0;
   bool fuse_chains = true, masks_as_bits = true, chunked = false;
   double price = 0;
   std::optional<schedule::PaddingProof> padding;
@@ -43,7 +52,7 @@ struct JointGraph::Impl {
   void cut_at(double at) {
     price = at;
     cut = schedule::cut_joint(graph, primals, forward_outputs, must_recompute, deferred_bytes, fuse_chains,
-                              masks_as_bits, price, late_draws_from, vendor_flops);
+                              masks_as_bits, price, late_draws_from, vendor_flops, copied_bytes);
     ArenaLayout layout;
     layout.arena_bits = cut.saved_as_bits;
     for (size_t i = 0; i < cut.saved.size(); ++i) {
@@ -71,10 +80,12 @@ JointGraph::JointGraph(Program joint, int64_t primals, int64_t forward_outputs, 
   impl_->primals = primals;
   impl_->forward_outputs = forward_outputs;
   impl_->deferred_bytes = deferred_bytes;
+  impl_->copied_bytes = one_plan ? 0 : cost::kCopiedPrimal;  // of one plan, nobody writes in between
   impl_->fuse_chains = options.target.fuses_chains;
   impl_->masks_as_bits = options.target.masks_as_bits;
   impl_->vendor_flops = options.target.has_vendor_products ? options.vendor_product_flops : 0;
   impl_->tangents = joint.graph.input_count - primals;
+  if (joint.must_recompute.empty()) joint.graph = without_large_late(joint.graph, impl_->copied_bytes);
   // Cut after the algebra: what the two halves share is one node by then.
   Pipeline pipeline(name + "_joint", options.disabled_passes);
   require(undefined.empty() || joint.must_recompute.empty(), "tangents are dropped of a graph with checkpoints");

@@ -9,6 +9,8 @@ namespace trainc::cost {
 constexpr int64_t kDeferredBytes = 1 << 16;
 // Bytes: a gather of less out of an input is computed again rather than saved.
 constexpr int64_t kGatheredAgain = 1 << 16;
+// Bytes: a primal of so many is copied for what the backward computes again of it (a bias, a norm's weight).
+constexpr int64_t kCopiedPrimal = 1 << 16;
 // Bytes of a row that outgrows the first cache: each loop over it reads memory again.
 constexpr int64_t kLongRow = 32 << 10;
 // Nodes below a value that are searched for a sum of another loop.

@@ -61,6 +61,7 @@ struct Hasher {
   void operator()(const InputAttr& a) {
     add(a.index);
     add(a.strides);
+    add(static_cast<uint64_t>(a.late));
   }
   void operator()(const ConstantAttr& a) { add(a.bits); }
   void operator()(const RandomAttr& a) {

@@ -51,7 +51,8 @@ inline bool is_movement(Op op) { return class_of(op) == OpClass::Movement; }
 struct NoAttr { bool operator==(const NoAttr&) const = default; };
 struct InputAttr {
   int64_t index = 0;
-  Dims strides;  // in elements, of the argument as it arrives; empty: row-major
+  Dims strides;       // in elements, of the argument as it arrives; empty: row-major
+  bool late = false;  // of a joint graph: as the argument is when the backward runs, another value where it was written
   bool operator==(const InputAttr&) const = default;
 };
 struct ConstantAttr {

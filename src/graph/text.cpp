@@ -51,7 +51,8 @@ struct AttrPrinter {
   const Node& node;
   std::string operator()(const NoAttr&) const { return ""; }
   std::string operator()(const InputAttr& a) const {
-    return fmt::format(" index={}", a.index) + (a.strides.empty() ? "" : " strides=" + list(a.strides));
+    return fmt::format(" index={}", a.index) + (a.strides.empty() ? "" : " strides=" + list(a.strides)) +
+           (a.late ? " late=true" : "");
   }
   std::string operator()(const ConstantAttr&) const { return constant_text(node); }
   std::string operator()(const RandomAttr& a) const {
@@ -244,6 +245,7 @@ class Parser {
   bool read(std::string_view key, InputAttr& a) {
     if (key == "index") a.index = number();
     else if (key == "strides") a.strides = dims();
+    else if (key == "late") a.late = word() == "true";
     else return false;
     return true;
   }

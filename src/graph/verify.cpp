@@ -285,7 +285,7 @@ void Check::all() const {
   if (is_elementwise(node.op)) return elementwise();
   switch (node.op) {
     case Op::Input: {
-      const auto& [index, strides] = node.as<InputAttr>();
+      const auto& [index, strides, late] = node.as<InputAttr>();
       need(index >= 0, "the index is negative");
       return need(strides.empty() || strides.size() == out().shape.size(), "one stride an axis");
     }
@@ -343,14 +343,15 @@ void Check::all() const {
 void verify(const Node& node) { Check{node}.all(); }
 
 void verify(const Graph& graph) {
-  std::map<int64_t, const Node*> inputs;
+  std::map<std::pair<int64_t, bool>, const Node*> inputs;
   for (const Node& node : graph.nodes()) {
     verify(node);
     if (node.op != Op::Input) continue;
-    const int64_t index = node.as<InputAttr>().index;
+    const auto& [index, strides, late] = node.as<InputAttr>();
     require(index < graph.input_count,
             "input " + std::to_string(index) + " of a graph with " + std::to_string(graph.input_count));
-    require(inputs.emplace(index, &node).second, "input " + std::to_string(index) + " is declared in two ways");
+    require(inputs.emplace(std::pair(index, late), &node).second,
+            "input " + std::to_string(index) + " is declared in two ways");
   }
   for (const Output& output : graph.outputs) {
     if (!output.value) continue;

@@ -40,8 +40,9 @@ bool is_zero(const Node* n) {
 std::unordered_map<const Node*, const Node*> proportional(const std::vector<const Node*>& live, int64_t primals) {
   std::unordered_map<const Node*, const Node*> to;
   for (const Node* n : live) {
-    if (n->op == Op::Input && n->as<InputAttr>().index >= primals) {
-      to[n] = n->type.numel() == 1 && is_float(n->dtype()) ? n : nullptr;
+    const InputAttr* const input = n->op == Op::Input ? &n->as<InputAttr>() : nullptr;
+    if (input && (input->index >= primals || input->late)) {
+      to[n] = !input->late && n->type.numel() == 1 && is_float(n->dtype()) ? n : nullptr;
       continue;
     }
     std::vector<size_t> reached;

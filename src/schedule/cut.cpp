@@ -177,6 +177,24 @@ std::unordered_set<const Node*> narrow_primals(const std::vector<const Node*>& l
   return found;
 }
 
+/// The input that `n` is, or shows a part of in another shape; null of anything else.
+const Node* input_below(const Node* n) {
+  while (is_movement(n->op) && n->op != Op::Concat) n = n->in(0);
+  return n->op == Op::Input ? n : nullptr;
+}
+
+/// Primals that the backward gets as they were, in a copy, where it computes a value of the forward again: small ones,
+/// but those of values that the user's checkpointing makes again, which read what he holds by then.
+std::unordered_set<const Node*> primals_to_copy(const std::vector<const Node*>& early,
+                                                const std::vector<const Node*>& must_recompute, int64_t most) {
+  std::unordered_set<const Node*> found;
+  for (const Node* n : early)
+    if (n->op == Op::Input && n->type.bytes() <= most) found.insert(n);
+  for (const Node* n : must_recompute)
+    for (const Node* i : n->inputs) found.erase(input_below(i));
+  return found;
+}
+
 /// Copies nodes of one graph into another; the caller has set the nodes at which it stops.
 struct Copier {
   const Graph& from;
@@ -232,11 +250,11 @@ int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel()
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes, bool fuse_chains, bool bits,
-              double price, int64_t late_draws_from, int64_t vendor_flops) {
+              double price, int64_t late_draws_from, int64_t vendor_flops, int64_t copied_bytes) {
   const std::vector<const Node*> live = joint.live();
-  std::unordered_set<const Node*> of_tangents;  // depend on a tangent, or on a draw of the backward
+  std::unordered_set<const Node*> of_tangents;  // depend on a tangent, a late primal, or a draw of the backward
   for (const Node* n : live) {
-    bool depends = n->op == Op::Input && n->as<InputAttr>().index >= primals;
+    bool depends = n->op == Op::Input && (n->as<InputAttr>().index >= primals || n->as<InputAttr>().late);
     for (const Node* i : n->inputs) depends = depends || of_tangents.count(i);
     if (depends && draws(n)) late_draws_from = std::min(late_draws_from, draw_of(n));
     if (depends) of_tangents.insert(n);
@@ -270,6 +288,8 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
   std::vector<const Node*> early;  // what the forward may compute
   for (const Node* n : live)
     if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
+  const std::unordered_set<const Node*> to_copy = primals_to_copy(early, must_recompute, copied_bytes);
+  const auto reads_a_primal = [&](const Node* n) { return to_copy.count(input_below(n)) > 0; };  // as the caller has it
   const std::unordered_set<const Node*> of_chains =
       fuse_chains ? chain_producers(early) : std::unordered_set<const Node*>{};
   const std::unordered_set<const Node*> as_bits = bits ? masks_as_bits(joint) : std::unordered_set<const Node*>{};
@@ -291,7 +311,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     const bool moved = is_movement(n->op) && !in_order.count(n);
     // an arena slot is that at least
     int64_t bytes = (as_bits.count(n) ? bytes_of_bits(n->type.numel()) : n->type.bytes()) + plan::kAlignment;
-    if (held) bytes = 0;
+    if (held) bytes = to_copy.count(n) ? bytes : 0;
     else if (free || checkpointed || n->op == Op::Extern) bytes = kInfinite;
     else if (forward_output_of.count(base_of(n))) bytes = 1;
     // Same bytes either way: keep what was moved, not the moved copy (it would need a kernel, but where a product's
@@ -309,7 +329,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
                            : kInfinite);
     }
     if (held) net.edge(source, 2 * i, kInfinite);
-    if (wanted.count(n)) net.edge(2 * i + 1, sink, kInfinite);
+    if (wanted.count(n) && !reads_a_primal(n)) net.edge(2 * i + 1, sink, kInfinite);
     for (const Node* input : n->inputs) net.edge(2 * number.at(input) + 1, 2 * i, kInfinite);
   }
   require(net.run(source, sink) < kInfinite,
@@ -340,7 +360,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     else kept[i] = base;
   }
 
-  Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}}, later{joint, cut.deferred, {}};
+  // `again`: what the forward has computed and the backward computes again; `bwd`: all else of the backward, which has
+  // the primals as the caller holds them.
+  Copier fwd{joint, cut.forward, {}}, bwd{joint, cut.backward, {}}, again{joint, cut.backward, {}};
+  Copier later{joint, cut.deferred, {}};
   cut.forward.input_count = primals;
   std::unordered_set<const Node*> in_arena, saved_outputs;
   for (const Node* n : kept) {
@@ -373,18 +396,32 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     if (!of_tangents.count(effect)) cut.forward.effects.push_back(fwd(effect));
   // Results that the caller sees share autograd's version check with him: they are saved as they are, like primals.
   std::vector<const Node*> arena;
+  std::unordered_map<int64_t, const Node*> held_at;  // by the primal's place
+  const auto hold = [&](const Node* primal) {
+    const InputAttr& given = primal->as<InputAttr>();
+    if (held_at.emplace(given.index, nullptr).second) {
+      const InputAttr attr{static_cast<int64_t>(cut.saved_inputs.size()), given.strides};
+      held_at[given.index] = cut.backward.make(Op::Input, attr, {}, primal->type);
+      cut.saved_inputs.push_back(given.index);
+    }
+    return bwd.made[primal] = held_at[given.index];
+  };
+  std::unordered_set<const Node*> read;
+  for (const Node* n : wanted)
+    if (reads_a_primal(n)) read.insert(input_below(n));
+  for (const Node* n : live)
+    if (read.count(n) || (n->op == Op::Input && n->as<InputAttr>().late)) hold(n);
   for (const Node* n : kept) {
-    if (n->op == Op::Input) {
-      cut.saved_inputs.push_back(n->as<InputAttr>().index);
-      bwd.made[n] = cut.backward.make(
-          Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, n->as<InputAttr>().strides}, {},
-          n->type);
+    if (to_copy.count(n)) {
+      arena.push_back(n);
+    } else if (n->op == Op::Input) {
+      again.made[n] = hold(n);
     } else if (auto it = forward_output_of.find(base_of(n)); it != forward_output_of.end()) {
       cut.saved_inputs.push_back(primals + it->second);
       const Type& as_output = joint.outputs[it->second].value->type;
       const Node* held =
           cut.backward.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved_inputs.size()) - 1, {}}, {}, as_output);
-      bwd.made[n] = as_output == n->type ? held : cut.backward.make(Op::Reshape, NoAttr{}, {held}, n->type);
+      again.made[n] = as_output == n->type ? held : cut.backward.make(Op::Reshape, NoAttr{}, {held}, n->type);
     } else {
       arena.push_back(n);
     }
@@ -397,28 +434,39 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
           Op::Input, InputAttr{held + n->as<InputAttr>().index - primals, n->as<InputAttr>().strides}, {}, n->type);
   for (const Node* n : arena) {
     later.made[n] = cut.deferred.make(Op::Input, InputAttr{static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
-    bwd.made[n] = cut.backward.make(Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}},
-                                    {}, n->type);
+    again.made[n] = cut.backward.make(
+        Op::Input, InputAttr{held + tangents + static_cast<int64_t>(cut.saved.size()), {}}, {}, n->type);
     cut.saved.push_back(n->type);
     cut.saved_nodes.push_back(n);
     cut.saved_as_bits.push_back(as_bits.contains(n));
-    cut.forward.outputs.push_back({fwd(n), {}});
+    const Node* value = fwd(n);
+    if (n->op == Op::Input) {
+      const SliceAttr whole{Dims(n->shape().size(), 0), Dims(n->shape().size(), 1)};
+      value = cut.forward.make(Op::Slice, whole, {value}, n->type);
+    }
+    cut.forward.outputs.push_back({value, {}});
   }
   for (const Node* n : reshaped)
-    bwd.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {bwd.made.at(base_of(n))}, n->type);
+    again.made[n] = cut.backward.make(Op::Reshape, NoAttr{}, {again.made.at(base_of(n))}, n->type);
   cut.backward.input_count = held + tangents + static_cast<int64_t>(cut.saved.size());
   cut.deferred.input_count = static_cast<int64_t>(cut.saved.size());
   for (int64_t i : cut.deferred_outputs)
     cut.deferred.outputs.push_back({later(joint.outputs[i].value), joint.outputs[i].strides});
   // In the order of the joint graph, what is computed again right before its first use: the gradient of a weight is
   // made beside the gradient that it comes from, which need not be kept then.
-  for (const Node* n : live)
-    if (of_tangents.count(n)) bwd(n);
+  const auto in_backward = [&](const Node* n) {
+    return of_tangents.count(n) || reads_a_primal(n) ? bwd(n) : bwd.made[n] = again(n);
+  };
+  for (const Node* n : live) {
+    if (!of_tangents.count(n)) continue;
+    for (const Node* i : n->inputs) in_backward(i);
+    bwd(n);
+  }
   for (const Node* effect : joint.effects)
     if (of_tangents.count(effect)) cut.backward.effects.push_back(bwd(effect));
   for (size_t i = forward_outputs; i < joint.outputs.size(); ++i) {
     const Output& o = joint.outputs[i];
-    cut.backward.outputs.push_back({o.value ? bwd(o.value) : nullptr, o.strides});
+    cut.backward.outputs.push_back({o.value ? in_backward(o.value) : nullptr, o.strides});
   }
   return cut;
 }

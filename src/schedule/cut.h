@@ -38,12 +38,14 @@ struct Cut {
 /// behind a draw that depends on a tangent: each half makes its draws in the program's order, and the backward after
 /// the forward. All draws are made, whether they are read or not (Graph::effects). A primal that contractions of
 /// `vendor_flops` or more have in a narrower dtype is made so once, by the forward, and kept, unless memory has a
-/// price: the vendor's library wants it in memory. Throws InternalError where a forward output depends on a tangent, or
-/// on such a draw.
+/// price: the vendor's library wants it in memory. A primal of at most `copied_bytes` costs its bytes where a value of
+/// the forward is computed again of it: the backward reads a copy then, as the forward read it, for the caller may
+/// write to what autograd does not keep. Throws InternalError where a forward output depends on a tangent, or on such a
+/// draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes = cost::kDeferredBytes,
               bool fuse_chains = true, bool masks_as_bits = true, double price = 0, int64_t late_draws_from = INT64_MAX,
-              int64_t vendor_flops = 0);
+              int64_t vendor_flops = 0, int64_t copied_bytes = 0);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

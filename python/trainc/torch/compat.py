@@ -441,6 +441,10 @@ def dynamo_original(module: Any) -> Any:
     return getattr(module, "_orig_mod", None)
 
 
+# Writes to these tensors raise no version: of BatchNorm's statistics, which eager's kernel writes without raising one.
+preserve_version_counter = torch.autograd._unsafe_preserve_version_counter
+
+
 def boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """AOTAutograd hands its arguments over in a list, which may be emptied while the call goes on."""
     call._boxed_call = True

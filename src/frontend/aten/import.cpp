@@ -46,6 +46,11 @@ class Importer {
     const bool plain = is_row_major(v.type->shape, v.strides);
     const Node* input = b.input(index, *v.type, plain ? Dims{} : v.strides);
     known_[name] = {{input}, {v.strides}, false, {v.offset}, !node.value("begins", false)};
+    if (!node.value("late", false)) return;
+    ImportedValue late = known_[name];
+    late.nodes = {
+        out_.graph.make(Op::Input, InputAttr{index, input->as<InputAttr>().strides, true}, {}, *v.type, name)};
+    known_[name + "@late"] = std::move(late);
   }
 
   void call(const Json& node) {

@@ -276,8 +276,11 @@ TEST(Fuzz, BudgetsChangeNoBit) {
     const auto joint = testing::random_joint(seed, {});
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
     const auto inputs = testing::random_inputs(joint.graph, seed);
-    compiler::JointGraph all(copy_of(joint.graph), joint.primals, joint.forward_outputs, "all", options()),
-        least(copy_of(joint.graph), joint.primals, joint.forward_outputs, "least", options());
+    const auto make = [&](const char* name) {
+      return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, name, options(),
+                                  cost::kDeferredBytes, seed % 2 == 0);
+    };
+    compiler::JointGraph all = make("all"), least = make("least");
     const int64_t wanted = all.footprint(options()).total();
     const compiler::Footprint found = least.fit(0, options());
     EXPECT_LE(found.total(), wanted);
@@ -308,7 +311,8 @@ TEST(Fuzz, LossesInChunks) {
     const auto inputs = testing::random_inputs(joint.graph, seed);
     const auto make = [&] {
       return compiler::JointGraph(copy_of(joint.graph), joint.primals, joint.forward_outputs, "loss",
-                                  chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes);
+                                  chunks_of(1 + static_cast<int64_t>(seed % 11)), seed % 2 ? 1 : cost::kDeferredBytes,
+                                  seed % 4 < 2);
     };
     compiler::JointGraph all = make(), least = make();
     least.cut(1e-9);

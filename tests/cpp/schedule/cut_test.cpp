@@ -39,8 +39,8 @@ std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t for
 void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<const Node*>& must_recompute,
                           uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(joint.graph));
-  const Cut cut =
-      cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute, seed % 2 ? 1 : cost::kDeferredBytes);
+  const Cut cut = cut_joint(joint.graph, joint.primals, joint.forward_outputs, must_recompute,
+                            seed % 2 ? 1 : cost::kDeferredBytes, true, true, 0, INT64_MAX, 0, seed % 3 ? 1 << 16 : 0);
   verify(cut.forward);
   verify(cut.backward);
   verify(cut.deferred);
@@ -51,7 +51,7 @@ void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<c
     EXPECT_FALSE(saved->op == Op::Reshape || saved->op == Op::Permute || saved->op == Op::Broadcast)
         << name_of(saved->op) << " is saved";
     EXPECT_NE(saved->op, Op::Constant);
-    EXPECT_NE(saved->op, Op::Input) << "the caller holds it";
+    EXPECT_NE(saved->op, Op::Input) << "what the caller holds goes as it is, or as a copy";
   }
   const auto inputs = testing::random_inputs(joint.graph, seed);
   const auto expected = reference::evaluate(joint.graph, inputs, oracle());
@@ -207,6 +207,48 @@ return none %3
   const Cut cut = cut_joint(joint, 1, 1, {});
   EXPECT_EQ(cut.saved.size(), 0u);
   EXPECT_THAT(cut.saved_inputs, ::testing::ElementsAre(0));
+}
+// The backward wants the sum, and its product with the bias, which it makes again; and it reads the bias itself. Of a
+// bias that is written in between, it has the old one where it makes the product again, the new one elsewhere.
+TEST(Cut, WhatIsComputedAgainReadsSmallPrimalsAsTheyWere) {
+  const Graph joint = parse(R"(%0 = input index=0 : f32[1,32,4]
+%1 = input index=1 : f32[1,64,4]
+%2 = input index=2 : f32[64]
+%3 = contract %0 %1 : f32[1,32,64]
+%4 = reshape %2 : f32[1,1,64]
+%5 = broadcast %4 : f32[1,32,64]
+%6 = add %3 %5 : f32[1,32,64]
+%7 = mul %6 %5 : f32[1,32,64]
+%8 = reduce %7 kind=sum axes=[0,1,2] : f32[]
+%9 = input index=3 : f32[]
+%10 = reshape %9 : f32[1,1,1]
+%11 = broadcast %10 : f32[1,32,64]
+%12 = mul %11 %6 : f32[1,32,64]
+%13 = mul %11 %7 : f32[1,32,64]
+%14 = mul %13 %5 : f32[1,32,64]
+return %8 none %12 %14
+)");
+  const auto cut = [&](const std::vector<const Node*>& must_recompute, int64_t copied_bytes) {
+    return cut_joint(joint, 3, 1, must_recompute, cost::kDeferredBytes, true, true, 0, INT64_MAX, 0, copied_bytes);
+  };
+  const Cut copied = cut({}, 64 * 4);
+  EXPECT_THAT(copied.saved_inputs, ::testing::ElementsAre(2));
+  EXPECT_THAT(copied.saved, ::testing::UnorderedElementsAre(Type{DType::F32, {64}}, Type{DType::F32, {1, 32, 64}}));
+  const std::vector<Tensor> inputs = testing::random_inputs(joint, 1);
+  const std::vector<Tensor> forward =
+      reference::evaluate(copied.forward, {inputs.begin(), inputs.begin() + 3}, oracle());
+  const auto gradient = [&](const Tensor& bias) {
+    return reference::evaluate(copied.backward, {bias, inputs[3], forward.at(1), forward.at(2)}, oracle()).at(2).f;
+  };
+  Tensor twice = inputs[2];
+  for (double& b : twice.f) b *= 2;
+  std::vector<double> expected = gradient(inputs[2]);
+  for (double& g : expected) g *= 2;  // with a new bias in the product, too, it would be neither 2 nor 4 times that
+  EXPECT_EQ(gradient(twice), expected);
+
+  EXPECT_EQ(cut({}, 64 * 4 - 1).saved.size(), 1u) << "a larger one is read where it is";
+  const Node* checkpointed = joint.outputs[0].value->in(0);  // made of what the caller holds by then
+  EXPECT_EQ(cut({checkpointed}, 64 * 4).saved.size(), 1u);
 }
 TEST(Cut, ResultsGivenToTheCallerAreSavedAsTheyAre) {
   const Graph joint = parse(R"(%0 = input index=0 : f32[8,64]

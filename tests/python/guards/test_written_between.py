@@ -1,5 +1,7 @@
 """What is written between a forward, its backward and the step, and methods that a program puts on its optimizer."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -222,3 +224,124 @@ def test_a_tensor_without_memory_is_not_read(door):
     plain, ours, x = Looks(), door(Looks()), torch.randn(4, 2)
     for _ in range(2):
         assert torch.equal(ours(x), plain(x))
+
+
+class Reads(nn.Module):
+    """Layers whose backwards read weights in all ways: as views, themselves, of what a plan makes again."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.norm = nn.LayerNorm(6) if norm == "layer" else nn.BatchNorm1d(6)
+        self.convolution, self.own = nn.Conv1d(1, 3, 3, padding=1), nn.Parameter(torch.randn(6))
+        self.register_buffer("scale", torch.full((6,), 0.7))
+
+    def forward(self, x):
+        h = self.norm(nn.functional.gelu(self.first(x))) + self.scale
+        h = torch.tanh(self.second(h) * self.scale) * self.own
+        h = self.convolution(h.unsqueeze(1)).relu().mean(1)
+        return self.last(torch.tanh(h * 1.5))
+
+
+def _moved(tensor):
+    tensor.data = tensor.data * 2
+
+
+def _written(tensor):
+    tensor.data.mul_(2)
+
+
+NAMES = [
+    "first.weight", "first.bias", "second.weight", "second.bias", "norm.weight", "norm.bias", "convolution.weight", "own",
+    "scale",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("door", ["compile", "backend"])
+@pytest.mark.parametrize("change", [_moved, _written], ids=["other memory", "written"])
+def test_weights_between_a_forward_and_its_backward(core, norm, door, change):
+    """What autograd keeps is a view of a linear layer's weight, the weight of a norm itself, and what was made of a bias."""
+    for training, name in itertools.product((True, False), NAMES):
+        found = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            model = Reads(norm).double().train(training)
+            call = model
+            if compiled:
+                call = trainc.compile(model) if door == "compile" else torch.compile(model, backend="trainc")
+            gradients = []
+            for _ in range(2):
+                model.zero_grad()
+                loss = call(torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4)).square().sum()
+                change({**dict(model.named_parameters()), "scale": model.scale}[name])
+                loss.backward()
+                gradients.append([p.grad.clone() for p in model.parameters()])
+            found.append(gradients)
+        torch.testing.assert_close(found[1], found[0], msg=lambda m, name=name, training=training: f"{name}, {training}: {m}")
+
+
+def test_a_weight_that_eager_keeps_in_two_ways_may_not_move(core):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.linear = linear(4, 4), linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(self.first(x)).tanh().sum() + (self.linear.weight * self.linear.weight).sum()
+
+    model = Twice()
+    trainc.compile(model)
+    for moves in (False, True):
+        loss = model(torch.ones(2, 4))
+        if moves:
+            model.linear.weight.data = model.linear.weight.data * 2
+            with pytest.raises(trainc.UserError, match="was given other memory"):
+                loss.backward()
+        else:
+            loss.backward()
+
+
+def test_a_fused_step_updates_a_weight_where_it_is(core):
+    """It has other memory since the forward: autograd reads the old, the optimizer writes the new."""
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        optimizer = descend(model)
+        if fused:
+            model, optimizer = trainc.compile(model, optimizer, fuse_step=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).square().sum()
+            model[2].weight.data = model[2].weight.data * 3
+            loss.backward()
+            optimizer.step()
+        found.append([p.detach() for p in model.parameters()])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("door", ["compile", "backend"])
+def test_statistics_move_unseen(core, door, grad):
+    """Eager's kernel moves them without a version; the backward of a forward in eval mode has the new ones."""
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+        x, call = torch.randn(5, 3, dtype=torch.float64), model
+        if compiled:
+            call = trainc.compile(model) if door == "compile" else torch.compile(model, backend="trainc")
+        results = []
+        for first, second in ((False, True), (True, True), (True, False)):
+            model.zero_grad()
+            model.train(first)
+            loss = call(x).square().sum()
+            model.train(second)
+            with torch.set_grad_enabled(grad):
+                other = call(x + 1).square().sum()
+            (loss + other).backward()
+            results += [*[p.grad.clone() for p in model.parameters()], *[b.clone() for b in model.buffers()]]
+            results.append([b._version for b in (model[1].running_mean, model[1].running_var)])
+        found.append(results)
+    torch.testing.assert_close(found[1], found[0])

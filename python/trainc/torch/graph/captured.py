@@ -19,7 +19,7 @@ def captured(
 ) -> StepGraph:  # fmt: skip
     """`gm`, of `inputs` and `outputs` of its forward, for plans on `device`."""
     tangents = len(list(gm.graph.find_nodes(op="placeholder"))) - inputs
-    text, types = lambda: wire.graph_text(gm.graph, name, device), wire.result_types(gm.graph)
+    text, types = lambda: wire.graph_text(gm.graph, name, device, kind == "joint"), wire.result_types(gm.graph)
     return StepGraph(kind, name, inputs, tangents, outputs, text, gm, updates, types=types)
 
 

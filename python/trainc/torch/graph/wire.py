@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import re
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ _PAIRS = (torch.complex64, torch.complex128)
 STARTED = "trainc_started"  # the namespace of operations that go on beside a plan's kernels (src/compiler/lower_plan.cpp)
 _DENSE = "dense"  # how the framework is given an operand that the program has made so
 RECOMPUTE = "trainc_recompute"  # node.meta: inside an activation checkpoint
+LATE = "trainc_late"  # node.meta, in a backward: names of the inputs that it reads as they are by then
+LATE_NAME = "@late"  # what such an input is called there
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _INTERNAL = (os.path.dirname(torch.__file__) + os.sep, PACKAGE)
@@ -75,6 +78,16 @@ def mark_backward(joint: torch.fx.Graph) -> None:
         for node in joint.nodes:
             if node.op == "call_function":
                 node.meta.setdefault("partitioner_tag", "is_backward")
+
+
+def mark_late(joint: torch.fx.Graph, learning: Collection[torch.fx.Node]) -> None:
+    """What eager's backward reads as it is by then: it keeps the tensor itself, which `p.data = other` changes. Of the inputs
+    those `learning`, and BatchNorm's statistics, which a forward moves without autograd's knowing of it."""
+    for node in joint.nodes:
+        if node.op == "call_function" and is_backward(node):
+            statistics = "batch_norm" in target_name(node.target)
+            read = [n for n in node.all_input_nodes if n in learning or (statistics and n.op == "placeholder")]
+            node.meta[LATE] = {n.name for n in read if not n.name.startswith("tangents")}
 
 
 def target_name(target: Any) -> str:
@@ -262,22 +275,39 @@ def _numbers(node: torch.fx.Node) -> tuple[tuple, dict]:
     return node.args, node.kwargs
 
 
-def node_json(node: torch.fx.Node, to_dense: bool = False) -> dict:
+def _renamed(arguments: Any, late: Collection[str]) -> Any:
+    """`arguments` with other names for these inputs."""
+    if isinstance(arguments, list):
+        return [_renamed(argument, late) for argument in arguments]
+    if not isinstance(arguments, dict):
+        return arguments
+    if arguments.get("n") in late:
+        return arguments | {"n": arguments["n"] + LATE_NAME}
+    return {key: _renamed(argument, late) for key, argument in arguments.items()}
+
+
+def late_names(told: dict) -> set[str]:
+    """The inputs that an operation of the text reads late."""
+    return set(re.findall(f'"n": "([^"]*){LATE_NAME}"', json.dumps([told["args"], told["kwargs"]])))
+
+
+def node_json(node: torch.fx.Node, to_dense: bool = False, joint: bool = True) -> dict:
     if node.op == "placeholder":
-        begins = {"begins": True} if node.meta.get("begins") else {}
-        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name), **begins}
+        said = {"begins": True} if node.meta.get("begins") else {}
+        said |= {"late": True} if joint and any(node.name in user.meta.get(LATE, ()) for user in node.users) else {}
+        return {"op": "placeholder", "name": node.name, "val": value(node.meta.get("val"), node.name), **said}
     if node.op == "output":
         return {"op": "output", "args": [argument(arg) for arg in _flat(node.args[0])]}
     _refuse_higher_order(node)
     _refuse_arithmetic(node)
     args, kwargs = _numbers(node)
-    draws, target = is_random(node.target), target_name(node.target)
+    draws, target, late = is_random(node.target), target_name(node.target), node.meta.get(LATE, ()) if joint else ()
     if (number := _filled(node)) is not None:
         target, args, kwargs = "aten.full.default", (list(node.meta["val"].shape), number), {"dtype": node.meta["val"].dtype}
     return {
         "op": "call", "name": node.name, "target": target,
-        "args": [argument(arg, to_dense, draws) for arg in args],
-        "kwargs": {key: argument(arg, to_dense, draws) for key, arg in kwargs.items()},
+        "args": _renamed([argument(arg, to_dense, draws) for arg in args], late),
+        "kwargs": _renamed({key: argument(arg, to_dense, draws) for key, arg in kwargs.items()}, late),
         "val": value(node.meta.get("val"), node.name), "origin": origin(node), "random": draws,
         "recompute": bool(node.meta.get(RECOMPUTE) or node.meta.get("recompute")),
         "aliases": aliases(node), "writes": _effects(node.target)[0],
@@ -293,13 +323,14 @@ def _flat(args: Any) -> list[Any]:
     return [leaf for arg in args for leaf in _flat(arg)]
 
 
-def graph_text(graph: torch.fx.Graph, name: str, device: Host = HOST) -> GraphText:
-    """A graph as text. Placeholders come first; there are no get_attr nodes (capture/constants.py)."""
+def graph_text(graph: torch.fx.Graph, name: str, device: Host = HOST, joint: bool = True) -> GraphText:
+    """A graph as text. Placeholders come first; there are no get_attr nodes (capture/constants.py). `joint`: where it has a
+    backward, that runs later than its forward."""
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             raise InternalError(f"{origin(node)} ({node.op} {node.target}) is not an operation")
     to_dense = not all(_is_dense(node.meta.get("val")) for node in graph.find_nodes(op="placeholder"))
-    nodes = [node_json(node, to_dense) for node in graph.nodes]
+    nodes = [node_json(node, to_dense, joint) for node in graph.nodes]
     _refuse_results_elsewhere(graph, device)
     for node, text in zip(graph.nodes, nodes, strict=True):
         if device.deals_masks and node.target is torch.ops.aten.native_dropout.default:

@@ -11,13 +11,14 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from trainc.base import messages
-from trainc.base.errors import NotCompiled
+from trainc.base.errors import NotCompiled, UserError
 from trainc.base.patches import patched
 from trainc.base.records import Compilation
 from trainc.torch import compat, numbers
@@ -82,6 +83,7 @@ class Compiler:
         self.verification = verification  # verify.Verification, where calls are looked at
         self.layout: autograd.Layout | None = None  # where the graph's inputs and outputs are the program's own
         self.before_results = 0  # of the graph's outputs: new values of inputs
+        self.news: list[Any] = []  # the graph's outputs, of which these are the first
         self.reshaped: list[Any] = []  # operations of the trace that gave a tensor another shape in place
         self.otherwise: set[int] = set()  # results whose history is not that of the views that they are made again by
         self.in_written: set[int] = set()  # results that lie in arguments that the program writes
@@ -140,6 +142,8 @@ class Compiler:
         self.reached.own.refuse(gm.graph, tangents)
         outputs = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
         forward_outputs, gradients = outputs[:num_fwd_outputs], outputs[num_fwd_outputs:]
+        self.news = forward_outputs
+        wire.mark_late(gm.graph, {p for p, gradient in zip(primals, gradients, strict=False) if gradient is not None})
 
         constants = lift_constants(gm, tangents[0] if tangents else None, self.is_users)
         count = len(primals) + len(constants)
@@ -157,7 +161,9 @@ class Compiler:
         saved = [primals[i] if i < count else forward_outputs[i - count] for i in held]
         # AOTAutograd writes new values to some when the forward is over: the backward is given what they were.
         copies = {len(forward_outputs) + k for k, i in enumerate(held) if i in context.written}
-        unsaved = _not_saved_by_eager(gm.graph, primals).intersection(held)
+        eager = _kept_by_eager(gm.graph, primals)
+        unsaved, seen, both = eager.none.intersection(held), eager.seen.intersection(held), eager.both.intersection(held)
+        copies.update(len(forward_outputs) + k for k, i in enumerate(held) if i in seen)
         own: set[int] | None = None  # of these, the program's own tensors; known with the first call
 
         def forward(*inputs: torch.Tensor) -> list[Any]:
@@ -170,6 +176,10 @@ class Compiler:
             kept = context.held_of(inputs, results, arena)
             if change := specialization.apart.neighbours | context.written | own:
                 kept = [t.clone() if i in change else t for i, t in zip(held, kept, strict=True)]
+            if both:
+                arena.trainc_memory = [inputs[i].detach() for i in both]
+            if seen:
+                kept = [t.detach() if i in seen else t for i, t in zip(held, kept, strict=True)]
             return [*results, *kept, arena]
 
         def backward(*inputs: torch.Tensor | None) -> list[Any]:
@@ -179,6 +189,8 @@ class Compiler:
             return specialization_of(inputs).backward_in_parts(*split(inputs))
 
         def specialization_of(inputs: Sequence[torch.Tensor | None]) -> Specialization:
+            if both:
+                _refuse_moved([inputs[held.index(i)] for i in both], inputs[len(saved)], self._record.name)
             if torch.is_autocast_enabled(self.device.type):
                 messages.warn_once("autocast", AUTOCAST_BACKWARD)
             return context.by_arena[inputs[len(saved)].numel()]
@@ -242,6 +254,7 @@ class Compiler:
     def inference(self, gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         _refuse_sparse(gm.graph)
         constants = lift_constants(gm, None, self.is_users)
+        self.news = list(next(iter(gm.graph.find_nodes(op="output"))).args[0])
         self._first(gm, lambda gm, record: Inference(self, gm, record, constants))
         return _boxed(lambda *inputs: self._forget_history(list(self._of(inputs).forward(inputs))))
 
@@ -300,14 +313,39 @@ def _refuse_objects(graph: torch.fx.Graph) -> None:
             raise NotCompiled(f"it is given a {type(getattr(value, 'real_obj', value)).__name__}, which no plan can read")
 
 
-def _not_saved_by_eager(joint: torch.fx.Graph, primals: Sequence[torch.fx.Node]) -> set[int]:
-    """The primals that eager's backward does not read, for it keeps what was made of them (under autocast, a copy in bf16): the
-    program may write over such an argument before the backward, which a plan may make these values of again."""
+class _Kept(NamedTuple):
+    """Of the primals, what eager's backward reads:
+
+    none  nothing, for it keeps what was made of them (under autocast, a copy in bf16): the program may write over such an
+          argument before the backward, which a plan may make these values of again
+    seen  views alone (a linear layer's transposed weight), or nothing: after `p.data = other` these show the memory that was
+          the parameter's in the forward, and it does not itself
+    both  views, and itself"""
+
+    none: set[int]
+    seen: set[int]
+    both: set[int]
+
+
+def _kept_by_eager(joint: torch.fx.Graph, primals: Sequence[torch.fx.Node]) -> _Kept:
     read: set[torch.fx.Node] = set()
     for node in joint.nodes:
         if node.op == "call_function" and not wire.is_forward(node):
-            read.update(map(root_of, node.all_input_nodes))
-    return {i for i, primal in enumerate(primals) if primal not in read}
+            read.update(node.all_input_nodes)
+    viewed = {root_of(node) for node in read if root_of(node) is not node}
+    itself, views = ({i for i, primal in enumerate(primals) if primal in those} for those in (read, viewed))
+    every = set(range(len(primals)))
+    return _Kept(every - itself - views, every - itself, itself & views)
+
+
+def _refuse_moved(tensors: Sequence[torch.Tensor], arena: torch.Tensor, name: str) -> None:
+    """Of a tensor that eager keeps in two ways, one of which `p.data = other` changes."""
+    before = getattr(arena, "trainc_memory", tensors)  # a hook on saved tensors gave a copy of the arena
+    if any(compat.storage_id(a) != compat.storage_id(b) for a, b in zip(before, tensors, strict=True)):
+        raise UserError(
+            f"{name}: a parameter that several operations use was given other memory (`p.data = other`) between the forward and "
+            "its backward. Do it before the forward or after the backward"
+        )
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
@@ -408,7 +446,10 @@ def aot_settings(compiler: Compiler):
             _give_tangents_memory(about["runtime_metadata"])
             _extend(call.__self__, compiler)  # `call` is the apply of AOTAutograd's node
             keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
-        return ours or wrapped(call, trace_joint=trace_joint, **about)
+        made = ours or wrapped(call, trace_joint=trace_joint, **about)
+        written = about["runtime_metadata"].mutated_inp_runtime_indices
+        statistics = [i for i, news in zip(written, compiler.news, strict=False) if _is_statistic(news)]
+        return _moves_unseen(made, statistics) if statistics else made
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
         asked = graph_compile.aot_joint_log.isEnabledFor(logging.INFO) or trace_log.handlers
@@ -425,6 +466,24 @@ def aot_settings(compiler: Compiler):
         without_tokens(),
     ):
         yield
+
+
+def _is_statistic(news: Any) -> bool:
+    """Whether a new value of an input is what BatchNorm moves its statistics to."""
+    made = isinstance(news, torch.fx.Node) and news.target is operator.getitem
+    return made and "batch_norm" in wire.target_name(news.args[0].target)
+
+
+def _moves_unseen(call: Callable[..., Any], statistics: list[int]) -> Callable[[list[Any]], Any]:
+    """`call`, which leaves the version of these inputs as it is, as eager's kernel does: a forward in eval mode that came before
+    may have its backward afterwards."""
+
+    def run(args: list[Any]) -> Any:
+        moved = tuple([args[i] for i in statistics if not args[i].is_inference()])
+        with compat.preserve_version_counter(moved):
+            return call(args) if getattr(call, "_boxed_call", False) else call(*args)
+
+    return compat.boxed(run)
 
 
 def _views_as_eager(outputs: list[Any], compiler: Compiler, has_backward: bool) -> None:

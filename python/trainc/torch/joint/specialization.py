@@ -265,8 +265,11 @@ class Specialization:
         parameters = context.parameters.get(arena.data_ptr())  # not there: a hook on saved tensors gave a copy of the arena
         if self._fuses and not retained and parameters is not None:
             read = dict(zip(self._joint.saved_inputs, kept, strict=True))
+            # One that has other memory by now (`p.data = other`) is updated there, and read where it was.
+            moved = any(i in read and read[i].data_ptr() != p.data_ptr() for i, p in parameters.items())
+            read = {i: parameters.get(i, tensor) for i, tensor in read.items()}
             parameters = {i: p for i, p in parameters.items() if i not in unmade} if unmade else parameters
-            if self._fusion.defer(parameters, read, run, step):
+            if not moved and self._fusion.defer(parameters, read, run, step):
                 return [None] * len(context.reached)
         return run()
 

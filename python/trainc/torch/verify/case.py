@@ -139,13 +139,14 @@ def _remember(node: torch.fx.Node, told: dict) -> None:
         node.stack_trace = f'  File "{line[1]}", line {line[2]}, in forward\n'
     if told.get("late"):
         node.meta["partitioner_tag"] = "is_backward"
+    node.meta[wire.LATE] = wire.late_names(told)
     if told["recompute"]:
         node.meta[wire.RECOMPUTE] = True
 
 
 def _argument(arg: Any, nodes: dict[str, torch.fx.Node]) -> Any:
     if isinstance(arg, dict) and "n" in arg:
-        return nodes[arg["n"]]
+        return nodes[arg["n"].removesuffix(wire.LATE_NAME)]
     if isinstance(arg, list):
         return [_argument(item, nodes) for item in arg]
     return wire.parse_argument(arg, [])
