@@ -65,6 +65,12 @@ constexpr int64_t kBlock = 192;
 // Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block
 // costs more beside its products.
 constexpr int64_t kBlockOnTiles = 2 * kBlock;
+// Steps of f32 in parts in a block on AMX tiles: kPanelsOfParts panels of parts (12 KiB each) and the tile of rows that
+// they are multiplied by stay in L1d.
+constexpr int64_t kBlockOfParts = 128;
+// Panels that a tile of rows in parts is multiplied by, one after the other: the parts of its rows come from L2 once
+// for all of them.
+constexpr int64_t kPanelsOfParts = 2;
 // The packed block of the lhs takes one part of so many of the target's L2: it is read once a panel, while the next one
 // is on its way.
 constexpr int64_t kLhsBlockOfL2 = 10;

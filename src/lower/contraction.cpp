@@ -11,7 +11,7 @@ namespace trainc::lower {
 //       pack the rhs: panels of [block_k][tile_n]
 //       for m block
 //         pack the lhs
-//         for rhs panel, for lhs tile
+//         for rhs panel, for lhs tile (f32 in parts: for two panels, for lhs tile, for each of the two)
 //           sums = 0; for k: sums += lhs column * rhs row           <- all the time goes here
 //           partial = sums (+ partial, from the second k block on)
 //           after the last k block: epilogue over the tile's rows and columns that exist
@@ -206,10 +206,22 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
   std::vector<Stmt> body;
   if (part_ == Part::None) look_ahead_of_m_block(body, m_block);
   body.push_back(pack_lhs_block(first_tile_ + block_tile, tiles));
-  body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
-    return loop(LoopKind::Serial, "tile", tiles,
-                [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
-  }));
+  const int64_t together = panels_together();
+  if (together == 1)
+    body.push_back(loop(LoopKind::Serial, "panel", panels_, [&](const Expr& panel) {
+      return loop(LoopKind::Serial, "tile", tiles,
+                  [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
+    }));
+  else
+    body.push_back(loop(
+        LoopKind::Serial, "panels", floor_div(panels_ + integer(together - 1), together), [&](const Expr& panels) {
+          return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
+            const Expr first = panels * together;
+            return loop(LoopKind::Serial, "panel",
+                        all_full(panels_, together) ? integer(together) : minimum(integer(together), panels_ - first),
+                        [&](const Expr& panel) { return micro_kernel(block_tile, tile, first + panel); });
+          });
+        }));
   return block(std::move(body));
 }
 

@@ -193,7 +193,7 @@ void ContractionBuilder::look_ahead_of_tile(std::vector<Stmt>& body, const Expr&
   const Expr tiles = tiles_in_block(block_tile), first = (first_tile_ + block_tile) * b_.tile_m,
              here = (first_panel_ + panel) * b_.tile_n;
   finish_row_ = choose(body, "finish_row", tile, tiles, first, first + (tile + integer(1)) * b_.tile_m);
-  finish_column_ = choose(body, "finish_column", tile, tiles, here + integer(b_.tile_n), here);
+  finish_column_ = choose(body, "finish_column", tile, tiles, here + integer(panels_together() * b_.tile_n), here);
 }
 
 }  // namespace trainc::lower

@@ -115,6 +115,7 @@ class ContractionBuilder {
   // placed as the tiles that are loaded, and overwritten by the next. So are panels of f32: a whole block would not
   // leave L2 room for the parts.
   bool in_parts() const { return b_.tiles && !pairs_; }
+  int64_t panels_together() const { return in_parts() && b_.block_k <= cost::kBlockOfParts ? cost::kPanelsOfParts : 1; }
   bool places_rows() const { return b_.tiles && !(pairs_ && spec_.lhs_k_contiguous); }
   int64_t packed_rows() const { return (places_rows() ? 1 : b_.block_m) * b_.tile_m; }
   // The lhs is packed as it lies in memory, k or the rows along vectors: the micro-kernel broadcasts single elements,

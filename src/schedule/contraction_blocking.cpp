@@ -72,8 +72,13 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
-  // more beside its products: bf16 takes twice the depth.
-  const int64_t most = b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles : cost::kBlock;
+  // more beside its products: bf16 takes twice the depth. f32 in parts takes less, for L1d; but not where one block
+  // does, or where the last one would hold little: partial sums come from L3 for it as well.
+  const int64_t last = spec.k % cost::kBlockOfParts;
+  const bool shorter = in_parts(tile, dtype) && spec.k > cost::kBlock && (last == 0 || 2 * last >= cost::kBlockOfParts);
+  const int64_t most = shorter                           ? cost::kBlockOfParts
+                       : b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles
+                                                         : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);

@@ -161,6 +161,7 @@ FAKE_RESULTS = Patch(FakeTensorMode, "cache")  # what fake tensors remember of r
 FAKE_RESULT_GOES = Patch(fake_tensor, "evict_fake_tensor_cache_key")  # a result of objects that are gone
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
+GENERATOR_KEPT = Patch(torch._functorch.aot_autograd, "preserve_rng_state")  # other threads draw while a trace goes on
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
 MODULE_AS_FUNCTION = Patch(torch._functorch.aot_autograd, "create_functional_call")  # its results are looked at
 MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same

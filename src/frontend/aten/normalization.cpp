@@ -38,7 +38,7 @@ Dims inner_axes(const Call& c, int64_t shape_at, int64_t rank) {
 Outcome layer_norm(const Call& c) {
   Value x = c.in(0, "input");
   if (x.numel() == 0) return std::nullopt;
-  const f::Normalized n = f::normalize(x, inner_axes(c, 1, x.rank()), c.arg(4, "eps").number());
+  const f::Normalized n = f::normalize_or_nan(x, inner_axes(c, 1, x.rank()), c.arg(4, "eps").number());
   const auto scale = c.optional(2, "weight", c.compute()), shift = c.optional(3, "bias", c.compute());
   return Results{c.give(f::affine(n.value, scale, shift)), c.give(n.mean, 1), c.give(n.rstd, 2)};
 }
@@ -142,7 +142,7 @@ Outcome group_norm(const Call& c) {
   const f::ChannelGroups g = groups_of(c, 3);
   Value x = c.in(0, "input");
   if (x.numel() == 0) return std::nullopt;
-  const f::Normalized n = f::normalize(g.grouped(x), {2, 3}, c.arg(7, "eps").number());
+  const f::Normalized n = f::normalize_or_nan(g.grouped(x), {2, 3}, c.arg(7, "eps").number());
   const auto scale = per_channel(g, c.optional(1, "weight", c.compute())),
              shift = per_channel(g, c.optional(2, "bias", c.compute()));
   Value y = f::affine(n.value, scale, shift);

@@ -12,6 +12,12 @@ Normalized normalize(Value x, const Dims& axes, double eps) {
   return {(x - mean) * rstd, mean, var, rstd};
 }
 
+Normalized normalize_or_nan(Value x, const Dims& axes, double eps) {
+  const double n = count_of(x, axes);
+  Value mean = sum(x, axes) / n, d = x - mean, square = d * d;
+  return normalize_by(x, mean, sum(square * 0.0 + square, axes) / n, eps);  // infinity * 0 is NaN
+}
+
 Normalized normalize_by(Value x, Value mean, Value var, double eps) {
   Value rstd = 1.0 / sqrt(var + eps);
   return {(x - mean) * rstd, mean, var, rstd};

@@ -12,6 +12,10 @@ namespace trainc::formulas {
 /// `value`: before scale and shift. The reduced axes of the statistics are kept, of size 1.
 struct Normalized { Value value, mean, var, rstd; };
 Normalized normalize(Value x, const Dims& axes, double eps);
+/// The same, but NaN where the square of an element overflows: so do eager's sums of layer and group norm (Welford's)
+/// of whole vectors, which tells who looks for it that training has diverged. Where only the sum of squares overflows,
+/// the result is 0, as in eager.
+Normalized normalize_or_nan(Value x, const Dims& axes, double eps);
 /// By statistics that are known (batch norm in evaluation). They broadcast against x.
 Normalized normalize_by(Value x, Value mean, Value var, double eps);
 /// y * scale + shift, as far as they are there.

@@ -47,6 +47,7 @@ REPLACED = {
     compat.FAKE_TENSOR_LOG: None,
     compat.REFERENCES_SEE: None,
     compat.DONATED_BUFFERS: None,
+    compat.GENERATOR_KEPT: [],
     compat.JOINT_TRACE: ["fn", "primals_descs"],
     compat.MODULE_AS_FUNCTION: ["mod", "params_spec", "params_len"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
@@ -325,6 +326,15 @@ def test_aot_autograd_is_entered_as_torch_compile_enters_it():
     assert {"unwrapped_idx"} <= {field.name for field in dataclasses.fields(compat.PlainTensorMeta)}
     assert {"NOT_MUTATED", "MUTATED_IN_GRAPH", "MUTATED_OUT_GRAPH"} <= {kind.name for kind in compat.MutationType}
     assert compat.boxed(lambda arguments: None)._boxed_call
+
+
+def test_a_write_may_raise_no_version():
+    statistics = torch.zeros(2)
+    with compat.preserve_version_counter((statistics,)):
+        statistics.add_(1)
+    assert statistics._version == 0
+    torch.nn.functional.batch_norm(torch.ones(3, 2), statistics, torch.ones(2), training=True)
+    assert statistics._version == 0, "eager's kernel raises one"
 
 
 def test_outputs_say_whether_they_have_a_tangent():

@@ -37,3 +37,19 @@ def test_statistics_are_not_rounded(kind, half, mixed, door, monkeypatch):
     for name, exact in truth.items():
         error, eagers = ((found[name] - exact).norm().item() for found in (ours, eager))
         assert error <= 1.1 * eagers + 1e-3 * exact.norm().item(), name
+
+
+@pytest.mark.parametrize("kind", ["layer", "group"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_squares_that_overflow_are_no_zeros(kind, dtype, core, strict):
+    """Who looks for NaN, to see that training diverges or to skip a step, finds it where eager has it."""
+    make = {"layer": lambda: nn.LayerNorm(64, dtype=dtype), "group": lambda: nn.GroupNorm(2, 64, dtype=dtype)}[kind]
+    values = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for size in (1.0, 1e15, torch.finfo(dtype).max ** 0.5 * 1e3, torch.finfo(dtype).max / 100):
+        found = []
+        for compiled in (False, True):
+            model, x = make(), (values * size).requires_grad_()
+            y = (trainc.compile(model) if compiled else model)(x)
+            y.square().sum().backward()
+            found.append([y.detach(), x.grad, model.weight.grad])
+        torch.testing.assert_close(found[1], found[0], equal_nan=True, rtol=1e-4, atol=1e-4)

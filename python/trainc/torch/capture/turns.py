@@ -18,6 +18,7 @@ import torch
 
 from trainc.base.patches import patched
 from trainc.torch import compat
+from trainc.torch.capture import generator
 from trainc.torch.compat import compile_lock
 
 LOOK = 0.1  # seconds after which who waits looks whether the other waits for him
@@ -30,17 +31,20 @@ class _Trace:
     def __init__(self, modules: Iterable[torch.nn.Module]):
         self.thread = threading.get_ident()
         self.modules = {id(module) for root in modules for module in root.modules()}
-        self.others = {t.ident for t in threading.enumerate()}
+        self.own: set[threading.Thread] = set()  # threads that it started, or that such a thread did
         self.over = threading.Event()
 
     def concerns(self, module: torch.nn.Module) -> bool:
         """Whether the calling thread must wait before it calls `module`. A thread that the trace has started need not: the trace
         may wait for it."""
-        me = threading.get_ident()
-        return me != self.thread and id(module) in self.modules and me in self.others
+        return id(module) in self.modules and not self.is_mine()
 
-    def wait(self) -> None:
-        """Until it is over; or until it is seen to wait for another thread itself, which may be this one."""
+    def is_mine(self) -> bool:
+        """Whether the calling thread is that of the trace, or one that it has started."""
+        return threading.get_ident() == self.thread or threading.current_thread() in self.own
+
+    def wait(self) -> bool:
+        """Until it is over; or until it is seen to wait for another thread itself, which may be this one. Whether it is over."""
         before, since = None, 0.0
         while not self.over.wait(LOOK):
             frame = sys._current_frames().get(self.thread)
@@ -49,7 +53,8 @@ class _Trace:
             if now is None or now != before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since >= STUCK:
-                return
+                return False
+        return True
 
 
 _traces: list[_Trace] = []  # that go on, one within the other
@@ -67,9 +72,20 @@ def alone(*roots: torch.nn.Module) -> Iterator[None]:
                 trace.wait()
             return call(self, *args, **kwargs)
 
+        start = threading.Thread.start
+
+        def started(self: threading.Thread) -> None:
+            if trace.is_mine():
+                trace.own.add(self)
+            start(self)
+
         _traces.append(trace)
         try:
-            with patched(*compat.MODULE_CALL, waiting):
+            with (
+                patched(*compat.MODULE_CALL, waiting),
+                patched(threading.Thread, "start", started),
+                generator.watched(trace.is_mine),
+            ):
                 yield
         finally:
             _traces.remove(trace)
@@ -77,10 +93,26 @@ def alone(*roots: torch.nn.Module) -> Iterator[None]:
 
 
 def wait_for(root: torch.nn.Module) -> None:
-    """Waits where another thread traces `root`."""
-    for trace in list(_traces):
-        if trace.concerns(root):
-            trace.wait()
+    """Waits where another thread traces `root`; again, where it traces it anew."""
+    while trace := next((trace for trace in list(_traces) if trace.concerns(root)), None):
+        if not trace.wait():
+            return
+
+
+def is_compiling() -> bool:
+    """torch.compiler.is_compiling() of the calling thread: a trace of ours in another one says so to all."""
+    return torch.compiler.is_compiling() and not _others_trace()
+
+
+def is_anomaly_enabled() -> bool:
+    """torch.is_anomaly_enabled() of the calling thread, likewise."""
+    return torch.is_anomaly_enabled() and not _others_trace()
+
+
+def _others_trace() -> bool:
+    """Whether traces go on, all of them other threads'."""
+    traces = list(_traces)
+    return bool(traces) and not any(trace.is_mine() for trace in traces)
 
 
 def mine(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,4 +125,4 @@ def mine(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., 
     return chosen
 
 
-__all__ = ["alone", "mine", "wait_for"]
+__all__ = ["alone", "is_anomaly_enabled", "is_compiling", "mine", "wait_for"]

@@ -101,15 +101,15 @@ class CompiledCall(compat.ModuleCall):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
-        if not torch.compiler.is_compiling() and (copy := self.copy_of(model)) is not None:
+        if not turns.is_compiling() and (copy := self.copy_of(model)) is not None:
             return compat.uncompiled_call(copy)(*args, **kwargs)
         turns.wait_for(model)
         distrusted = self._verification is not None and self._verification.in_pytorch
-        if self._busy or distrusted or torch.compiler.is_compiling() or again.is_running() or _in_transform():
+        if self._busy or distrusted or turns.is_compiling() or again.is_running() or _in_transform():
             return compat.uncompiled_call(model)(*args, **kwargs)
         if compat.dynamo_callback() is not None:  # within a function of torch.compile's that is not traced as a whole
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
-        if torch.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
+        if turns.is_anomaly_enabled():  # who asks which operation gives NaN asks for PyTorch's own operations
             messages.warn_once("anomaly", f"{type(model).__name__} runs in PyTorch while torch.autograd detects anomalies")
             return compat.uncompiled_call(model)(*args, **kwargs)
         if packs_saved_tensors():

@@ -140,7 +140,8 @@ class StepFusion:
         if shared_memory(parameters, held) is not None:
             return False  # an update would write what is still read
         hooked = any(compat.has_gradient_hooks(p) or compat.has_accumulation_hooks(p) for p in parameters.values())
-        return not hooked and all(map(_is_accumulated, parameters.values()))
+        learns = all(p.requires_grad for p in parameters.values())  # one may have been frozen since the forward
+        return learns and not hooked and all(map(_is_accumulated, parameters.values()))
 
     def step(self, owner: torch.optim.Optimizer) -> bool:
         """The optimizer's step together with the backward that waits for it; false where there is none such, and the gradients

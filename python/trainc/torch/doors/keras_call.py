@@ -13,6 +13,7 @@ import torch
 from trainc.base import records, tuning
 from trainc.base.errors import UserError
 from trainc.torch import compat
+from trainc.torch.capture import turns
 from trainc.torch.doors.call import CompiledCall
 from trainc.torch.doors.memory import ModelSettings
 
@@ -20,7 +21,7 @@ from trainc.torch.doors.memory import ModelSettings
 class KerasCall(CompiledCall):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
-        plain = getattr(model, "run_eagerly", False) or torch.compiler.is_compiling() or compat.dynamo_callback() is not None
+        plain = getattr(model, "run_eagerly", False) or turns.is_compiling() or compat.dynamo_callback() is not None
         if plain or _has_no_numbers((args, kwargs)):
             return compat.uncompiled_call(model)(*args, **kwargs)
         if not self.compilations:

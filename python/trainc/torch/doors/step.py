@@ -129,7 +129,7 @@ class TrainStep:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or compat.dynamo_callback() is not None:  # in a function of torch.compile's
+        if turns.is_compiling() or compat.dynamo_callback() is not None:  # in a function of torch.compile's
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         if self._replicated is not None:
             return self._replicated(args, kwargs)
@@ -201,7 +201,7 @@ class TrainStep:
                 raise NotCompiled("a step has no derivatives that go forward (forward_ad.dual_level()): call the function itself")
             if packs_saved_tensors():
                 raise NotCompiled("saved_tensors_hooks() around a step, which saves nothing: call the function itself")
-            if torch.is_anomaly_enabled():
+            if turns.is_anomaly_enabled():
                 raise NotCompiled("torch.autograd detects anomalies in PyTorch's own operations: call the function itself")
             structure = known.numbers.without_numbers(flattener.flatten((args, kwargs)))
             types = tuple([tensor_type(t) for t in flattener.tensors])

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainc.base.errors import UserError
+from trainc.torch.capture import generator
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.doors.variants import Variants
 from trainc.torch.guards.guards import Elsewhere, Guards, Untagged
@@ -34,7 +35,7 @@ class Traces:
 
     def __init__(self, model: torch.nn.Module, variants: Variants):
         self._name, self._state, self._variants = type(model).__name__, variants.state, variants
-        self.snapshot = Snapshot(model)
+        self.snapshot, self._draws = Snapshot(model), generator.Draws()
         self._made: list[Trace] = []
         self._backwards: list[tuple[Reads, joint.Compiler]] = []
 
@@ -68,7 +69,7 @@ class Traces:
 
     def restore(self) -> str | None:
         """The program's Python state as it was before; what the traces had changed, in the user's terms."""
-        changed = self.snapshot.restore()
+        changed = self.snapshot.restore(self._draws.may_be_others())
         for reads in (*[reads for reads, _ in self._backwards], *[trace.reads for trace in reversed(self._made)]):
             if other := reads.restore():
                 changed = changed or other

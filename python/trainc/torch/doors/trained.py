@@ -22,7 +22,7 @@ from trainc.base import messages
 from trainc.base.errors import UserError
 from trainc.base.patches import patched
 from trainc.torch import compat
-from trainc.torch.capture import distributed
+from trainc.torch.capture import distributed, turns
 from trainc.torch.doors.door import check, compile_objects, compile_optimizer
 
 Module, Optimizer = torch.nn.Module, torch.optim.Optimizer
@@ -36,7 +36,7 @@ class Scout(compat.ModuleCall):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module()
-        if torch.compiler.is_compiling() or compat.dynamo_callback() is not None:  # the program compiles it by itself
+        if turns.is_compiling() or compat.dynamo_callback() is not None:  # the program compiles it by itself
             return compat.uncompiled_call(module)(*args, **kwargs)
         if (copy := self.copy_of(module)) is not None:
             return compat.uncompiled_call(copy)(*args, **kwargs)

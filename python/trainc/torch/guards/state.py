@@ -408,8 +408,9 @@ class Snapshot:
                 self._add(f"{owner}.{key}", value.__dict__, seen)
         self._attributes.append((owner, attributes, dict(attributes), contents))
 
-    def restore(self) -> str | None:
-        """Puts everything back; returns what had changed in the user's terms, or None."""
+    def restore(self, others_draw: bool = False) -> str | None:
+        """Puts everything back; returns what had changed in the user's terms, or None. `others_draw`: another thread may have
+        drawn from PyTorch's generator, and no trace has."""
         changed = self.restore_attributes()
         self.state_changed = changed is not None
         if random.getstate() != self._random:
@@ -418,7 +419,7 @@ class Snapshot:
         if _numpy_state() != self._numpy:
             _set_numpy_state(self._numpy)
             self.drawn = "forward draws from `numpy.random`"
-        if not torch.equal(torch.get_rng_state(), self._torch):
+        if not others_draw and not torch.equal(torch.get_rng_state(), self._torch):
             torch.set_rng_state(self._torch)
             self.only_set = False
             changed = changed or "forward sets or draws from torch's generator beside its operations"

@@ -462,6 +462,8 @@ def aot_settings(compiler: Compiler):
         patched(*compat.JOINT_GRAPH_LOG, log_where_asked),
         # The switch (config.donated_buffer) is also asked while a backward runs, when it is the user's again.
         patched(*compat.DONATED_BUFFERS, lambda *_: []),
+        # Traces.restore puts the generator back, where no other thread draws.
+        patched(*compat.GENERATOR_KEPT, contextlib.nullcontext),
         _draws_are_kept(),
         without_tokens(),
     ):
@@ -474,14 +476,14 @@ def _is_statistic(news: Any) -> bool:
     return made and "batch_norm" in wire.target_name(news.args[0].target)
 
 
-def _moves_unseen(call: Callable[..., Any], statistics: list[int]) -> Callable[[list[Any]], Any]:
+def _moves_unseen(call: Callable[[list[Any]], Any], statistics: list[int]) -> Callable[[list[Any]], Any]:
     """`call`, which leaves the version of these inputs as it is, as eager's kernel does: a forward in eval mode that came before
     may have its backward afterwards."""
 
     def run(args: list[Any]) -> Any:
         moved = tuple([args[i] for i in statistics if not args[i].is_inference()])
         with compat.preserve_version_counter(moved):
-            return call(args) if getattr(call, "_boxed_call", False) else call(*args)
+            return call(args)
 
     return compat.boxed(run)
 
