@@ -22,11 +22,14 @@ int64_t contraction_flops(const Graph& graph) {
   return flops;
 }
 
-/// Primals of more than `most` bytes are read where they are, now and late, which is the same then.
+/// Primals of more than `most` bytes, and those that are multiplied, are read where they are, now and late, which is
+/// the same then.
 Graph without_large_late(const Graph& graph, int64_t most) {
+  const std::unordered_set<int64_t> multiplied = schedule::multiplied_inputs(graph);
   return rewrite(graph, [&](Builder& b, const Node* from, const std::vector<const Node*>& inputs) {
     const bool late = from->op == Op::Input && from->as<InputAttr>().late;
-    if (!late || from->type.bytes() <= most) return with_inputs(b, from, inputs);
+    if (!late || (from->type.bytes() <= most && !multiplied.contains(from->as<InputAttr>().index)))
+      return with_inputs(b, from, inputs);
     return b.input(from->as<InputAttr>().index, from->type, from->as<InputAttr>().strides);
   });
 }

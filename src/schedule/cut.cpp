@@ -177,6 +177,11 @@ std::unordered_set<const Node*> narrow_primals(const std::vector<const Node*>& l
   return found;
 }
 
+bool is_constant(const Node* n) {
+  while (n->op == Op::Reshape || n->op == Op::Broadcast) n = n->in(0);
+  return n->op == Op::Constant;
+}
+
 /// The input that `n` is, or shows a part of in another shape; null of anything else.
 const Node* input_below(const Node* n) {
   while (is_movement(n->op) && n->op != Op::Concat) n = n->in(0);
@@ -184,12 +189,15 @@ const Node* input_below(const Node* n) {
 }
 
 /// Primals that the backward gets as they were, in a copy, where it computes a value of the forward again: small ones,
-/// but those of values that the user's checkpointing makes again, which read what he holds by then.
-std::unordered_set<const Node*> primals_to_copy(const std::vector<const Node*>& early,
+/// but those that are multiplied, and those of values that the user's checkpointing makes again, which read what he
+/// holds by then.
+std::unordered_set<const Node*> primals_to_copy(const Graph& joint, const std::vector<const Node*>& early,
                                                 const std::vector<const Node*>& must_recompute, int64_t most) {
   std::unordered_set<const Node*> found;
+  const std::unordered_set<int64_t> multiplied = multiplied_inputs(joint);
   for (const Node* n : early)
-    if (n->op == Op::Input && n->type.bytes() <= most) found.insert(n);
+    if (n->op == Op::Input && n->type.bytes() <= most && !multiplied.contains(n->as<InputAttr>().index))
+      found.insert(n);
   for (const Node* n : must_recompute)
     for (const Node* i : n->inputs) found.erase(input_below(i));
   return found;
@@ -246,6 +254,21 @@ bool made_of(const Node* n, const std::unordered_set<const Node*>& in) {
 
 }  // namespace
 
+std::unordered_set<int64_t> multiplied_inputs(const Graph& graph) {
+  std::unordered_set<int64_t> found;
+  for (const Node* n : graph.live()) {
+    if (n->op != Op::Contract) continue;
+    for (const Node* operand : n->inputs) {
+      while ((is_movement(operand->op) && operand->op != Op::Concat) || operand->op == Op::Cast || scales(operand)) {
+        const Node* below = operand->in(0);  // of two, one is a constant
+        operand = operand->inputs.size() == 2 && operand->op != Op::Pad && is_constant(below) ? operand->in(1) : below;
+      }
+      if (operand->op == Op::Input) found.insert(operand->as<InputAttr>().index);
+    }
+  }
+  return found;
+}
+
 int64_t flops_of(const Node* contraction) { return 2 * contraction->type.numel() * contraction->in(0)->shape().back(); }
 
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
@@ -288,7 +311,7 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
   std::vector<const Node*> early;  // what the forward may compute
   for (const Node* n : live)
     if (!of_tangents.count(n)) number.emplace(n, static_cast<int>(number.size())), early.push_back(n);
-  const std::unordered_set<const Node*> to_copy = primals_to_copy(early, must_recompute, copied_bytes);
+  const std::unordered_set<const Node*> to_copy = primals_to_copy(joint, early, must_recompute, copied_bytes);
   const auto reads_a_primal = [&](const Node* n) { return to_copy.count(input_below(n)) > 0; };  // as the caller has it
   const std::unordered_set<const Node*> of_chains =
       fuse_chains ? chain_producers(early) : std::unordered_set<const Node*>{};

@@ -1,5 +1,6 @@
 // Where the joint graph is cut into forward and backward: what is saved, what is computed again.
 #pragma once
+#include <unordered_set>
 #include <vector>
 
 #include "cost/cutting.h"
@@ -38,14 +39,18 @@ struct Cut {
 /// behind a draw that depends on a tangent: each half makes its draws in the program's order, and the backward after
 /// the forward. All draws are made, whether they are read or not (Graph::effects). A primal that contractions of
 /// `vendor_flops` or more have in a narrower dtype is made so once, by the forward, and kept, unless memory has a
-/// price: the vendor's library wants it in memory. A primal of at most `copied_bytes` costs its bytes where a value of
-/// the forward is computed again of it: the backward reads a copy then, as the forward read it, for the caller may
-/// write to what autograd does not keep. Throws InternalError where a forward output depends on a tangent, or on such a
-/// draw.
+/// price: the vendor's library wants it in memory. A primal of at most `copied_bytes` that is not multiplied costs its
+/// bytes where a value of the forward is computed again of it: the backward reads a copy then, as the forward read it,
+/// for the caller may write to what autograd does not keep. Throws InternalError where a forward output depends on a
+/// tangent, or on such a draw.
 Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
               const std::vector<const Node*>& must_recompute, int64_t deferred_bytes = cost::kDeferredBytes,
               bool fuse_chains = true, bool masks_as_bits = true, double price = 0, int64_t late_draws_from = INT64_MAX,
               int64_t vendor_flops = 0, int64_t copied_bytes = 0);
+
+/// The inputs that contractions read as they are, moved or scaled: weights, attention's queries and keys. A kernel that
+/// multiplies by one again, and a product beside it, are to read one operand.
+std::unordered_set<int64_t> multiplied_inputs(const Graph&);
 
 /// FLOPs of a contraction.
 int64_t flops_of(const Node* contraction);

@@ -308,10 +308,18 @@ def test_no_row_of_zeros_where_these_are_no_numbers(kind):
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
-def test_what_a_budget_computes_again_is_what_the_maximum_was_taken_of(monkeypatch):
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Each thread has memory of its own in a plan, and the budget is a tight one.
+def test_what_a_budget_computes_again_is_what_the_maximum_was_taken_of(monkeypatch, one_thread):
     """Were rows of queries filled with zeros before the scores' maximum, and computed again as their bias, exp would overflow."""
-    found, threads = {}, torch.get_num_threads()
-    torch.set_num_threads(1)  # each has memory of its own in a plan, and the budget is a tight one
+    found = {}
     for skipped in (True, False):
         monkeypatch.setattr(trainc.config, "skip_padding", skipped)
         model = Encoder("by_hand", drop=0.0)
@@ -322,7 +330,6 @@ def test_what_a_budget_computes_again_is_what_the_maximum_was_taken_of(monkeypat
         for seed in range(2):
             model(*batch(right, seed)).backward()
         found[skipped] = {name: p.grad for name, p in model.named_parameters()}
-    torch.set_num_threads(threads)
     for name, gradient in found[False].items():
         torch.testing.assert_close(found[True][name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
