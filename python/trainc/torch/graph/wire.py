@@ -85,8 +85,7 @@ def mark_late(joint: torch.fx.Graph, learning: Collection[torch.fx.Node]) -> Non
     those `learning`, and BatchNorm's statistics, which a forward moves without autograd's knowing of it."""
     for node in joint.nodes:
         if node.op == "call_function" and is_backward(node):
-            statistics = "batch_norm" in target_name(node.target)
-            read = [n for n in node.all_input_nodes if n in learning or (statistics and n.op == "placeholder")]
+            read = [n for n in node.all_input_nodes if n in learning or (is_batch_norm(node) and n.op == "placeholder")]
             node.meta[LATE] = {n.name for n in read if not n.name.startswith("tangents")}
 
 
@@ -96,6 +95,10 @@ def target_name(target: Any) -> str:
     if isinstance(target, compat.OpOverload):
         return str(target)
     return getattr(target, "__name__", str(target))
+
+
+def is_batch_norm(node: torch.fx.Node) -> bool:
+    return "batch_norm" in target_name(node.target)
 
 
 def is_random(target: Any) -> bool:

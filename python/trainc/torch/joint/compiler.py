@@ -448,7 +448,7 @@ def aot_settings(compiler: Compiler):
             keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
         made = ours or wrapped(call, trace_joint=trace_joint, **about)
         written = about["runtime_metadata"].mutated_inp_runtime_indices
-        statistics = [i for i, news in zip(written, compiler.news, strict=False) if _is_statistic(news)]
+        statistics = [i for i, news in zip(written, compiler.news, strict=False) if _is_of_batch_norm(news)]
         return _moves_unseen(made, statistics) if statistics else made
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
@@ -470,10 +470,10 @@ def aot_settings(compiler: Compiler):
         yield
 
 
-def _is_statistic(news: Any) -> bool:
+def _is_of_batch_norm(news: Any) -> bool:
     """Whether a new value of an input is what BatchNorm moves its statistics to."""
     made = isinstance(news, torch.fx.Node) and news.target is operator.getitem
-    return made and "batch_norm" in wire.target_name(news.args[0].target)
+    return made and wire.is_batch_norm(news.args[0])
 
 
 def _moves_unseen(call: Callable[[list[Any]], Any], statistics: list[int]) -> Callable[[list[Any]], Any]:
