@@ -18,14 +18,24 @@ struct Tile {
 // preference where the costs are equal: 8 x 3 loads 11 vectors for 24 FMAs, 12 x 2 loads 14.
 constexpr Tile kAvx512Tiles[] = {{8, 3}, {12, 2}, {6, 4}, {8, 2}, {4, 4}, {24, 1}, {20, 1}, {16, 1},
                                  {8, 1}, {2, 8},  {2, 4}, {2, 2}, {1, 8}, {1, 4},  {1, 2}};
-// The same with 16 registers.
-constexpr Tile kAvx2Tiles[] = {{6, 2}, {4, 3}, {3, 4}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
+// The same with 16 registers. 4 x 3 reads the lhs out of L2 for 24 columns at a time, 6 x 2 for 16.
+constexpr Tile kAvx2Tiles[] = {{4, 3}, {6, 2}, {12, 1}, {8, 1}, {4, 2}, {2, 4}, {2, 2}, {1, 8}, {1, 4}, {1, 2}};
 // For an lhs that is read unpacked: the rows divide what a row of an image may be. An element of it is loaded where it
 // is multiplied.
 constexpr Tile kAvx512UnpackedTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 4},  {7, 3},  {5, 4}, {4, 4},
                                          {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
 constexpr Tile kAvx2UnpackedTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+// Whether a tile's sums, its vectors of the rhs and a broadcast are no more than these registers; else sums would go to
+// memory and back at each step. One row multiplies each of its vectors once, as it is loaded.
+template <size_t N> constexpr bool fit_registers(const Tile (&tiles)[N], int registers) {
+  for (const Tile& t : tiles)
+    if (t.rows * t.vectors + (t.rows > 1 ? t.vectors : 1) + 1 > registers) return false;
+  return true;
+}
+static_assert(fit_registers(kAvx512Tiles, 32) && fit_registers(kAvx512UnpackedTiles, 32));
+static_assert(fit_registers(kAvx2Tiles, 16) && fit_registers(kAvx2UnpackedTiles, 16));
+
 // Rows and vectors on AMX, where bf16 is multiplied as it is. Their sums and two operands are registers of which there
 // are eight; the fewer, the quicker where another program runs on the core's second hardware thread.
 constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
@@ -39,6 +49,11 @@ constexpr Tile kAmxTileOfParts = {16, 1, true};
 constexpr double kFmaLatency = 8;
 // Slots of a step beside its FMAs and loads.
 constexpr double kStepOverhead = 1;
+// Vectors of a tile from which on a step waits for its part of the rhs panel, where L1d does not hold the panel: L2
+// gives a line in two cycles, and is asked for the lhs as well.
+constexpr int kWideTile = 4;
+// Slots that it waits for each of these vectors.
+constexpr double kWaitsForPanel = 0.4;
 // Cycles, of the clock that FMAs run at, of a product of two AMX tiles in its place: 16 of its own clock, which is
 // three quarters as fast, and the waits for what comes from L2.
 constexpr double kTileProduct = 30;

@@ -30,15 +30,19 @@ std::span<const Tile> unpacked_tiles_of(const Target& target) {
 }
 
 // Slots (half cycles on a machine with two FMA units) that one step of k takes a tile: its FMAs; or the four cycles
-// that an FMA takes before the next on the same sum; or the loads (one a slot), which run beside the FMAs.
-double tile_slots(Tile t, DType dtype) {
+// that an FMA takes before the next on the same sum; or the loads (one a slot), which run beside the FMAs; and what it
+// waits for the rhs. `block_k`: steps in a block of k.
+double tile_slots(Tile t, DType dtype, const Target& target, int64_t block_k) {
   if (t.amx) {
     // Of pairs of bf16, or of f32 in parts (six products); a step is 16 pairs or 32 f32.
     const double sums = t.rows / loop::kTileSide * t.vectors, products = dtype == DType::F32 ? 6 : 1,
                  depth = dtype == DType::F32 ? 32 : 16;
     return 2 * (products * cost::kTileProduct * sums + cost::kTileLoad) / depth;
   }
-  return std::max({double(t.rows * t.vectors), cost::kFmaLatency, double(t.rows + t.vectors)}) + cost::kStepOverhead;
+  const int64_t panel = block_k * t.vectors * target.f32_lanes * 4;
+  const bool waits = t.vectors >= cost::kWideTile && panel > target.caches.l1d;
+  return std::max({double(t.rows * t.vectors), cost::kFmaLatency, double(t.rows + t.vectors)}) + cost::kStepOverhead +
+         (waits ? cost::kWaitsForPanel * t.vectors : 0);
 }
 
 int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
@@ -142,7 +146,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || parts)) return {};
   const auto products = [&](Tile t) {
     return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) *
-           tile_slots(t, dtype);
+           tile_slots(t, dtype, target, std::min(spec.k, cost::kBlock));
   };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
@@ -173,7 +177,8 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
 
   // Large tasks pack less, small ones spread better over the machine's cores. The rhs block, and the next on its way,
   // should stay in L2; partial sums need not, for they are asked for long before they are read.
-  const double slots = tile_slots(tile, dtype) / double(b.tile_m * b.tile_n);  // a sum, one step of k
+  const double slots =
+      tile_slots(tile, dtype, target, b.block_k) / double(b.tile_m * b.tile_n);  // a sum, one step of k
   const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
   const double pack_lhs =
                    tile.unpacked ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
@@ -212,7 +217,7 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
   // a sum that is computed and thrown away costs as much as one that is kept
   const auto sums = [&](Tile t, int64_t m, int64_t n) {
     return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) *
-           tile_slots(t, dtype);
+           tile_slots(t, dtype, target, block_k ? block_k : std::min(spec.k, cost::kBlock));
   };
   for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);

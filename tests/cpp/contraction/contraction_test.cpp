@@ -331,5 +331,19 @@ TEST(Contraction, ANestParsesBack) {
   EXPECT_NO_THROW(verify(again));
 }
 
+// 256 columns are four panels of 64 and six of 48, of which half of one is thrown away: the wider tile is the quicker
+// one where L1d holds its panels alone.
+TEST(ContractionBlocking, WideTilesWhereL1HoldsTheirPanels) {
+  const auto width = [](int64_t l1d) {
+    LoopNest nest;
+    const ContractionSpec spec = plain_spec(nest, {1, 256, 256, 50257, true, false});
+    CacheSizes caches;
+    caches.l1d = l1d, caches.cores = 2;
+    return choose_blocking(shape_of(spec), DType::F32, cpu_target(CpuLevel::Avx512, caches)).tile_n;
+  };
+  EXPECT_EQ(width(48 << 10), 64);
+  EXPECT_EQ(width(32 << 10), 32);
+}
+
 }  // namespace
 }  // namespace trainc
