@@ -26,6 +26,7 @@ constexpr Tile kAvx512UnpackedTiles[] = {{8, 3}, {12, 2}, {14, 2}, {10, 2}, {6, 
                                          {8, 2}, {7, 2},  {5, 2},  {16, 1}, {14, 1}, {10, 1}, {8, 1}};
 // The same with 16 registers.
 constexpr Tile kAvx2UnpackedTiles[] = {{6, 2}, {5, 2}, {4, 3}, {4, 2}, {7, 1}, {12, 1}, {10, 1}, {8, 1}};
+
 // Whether a tile's sums, its vectors of the rhs and a broadcast are no more than these registers; else sums would go to
 // memory and back at each step. One row multiplies each of its vectors once, as it is loaded.
 template <size_t N> constexpr bool fit_registers(const Tile (&tiles)[N], int registers) {

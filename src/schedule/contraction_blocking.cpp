@@ -47,6 +47,13 @@ double tile_slots(Tile t, DType dtype, const Target& target, int64_t block_k) {
 
 int64_t bytes_of(DType dtype) { return dtype == DType::BF16 ? 4 : size_of(dtype); }  // of a packed element: pairs
 int lanes_of(DType dtype, const Target& target) { return static_cast<int>(target.f32_lanes * 4 / bytes_of(dtype)); }
+
+// Slots that one step of k takes all tiles of m x n sums: one that is thrown away costs as much as one that is kept.
+double step_slots(Tile t, int64_t m, int64_t n, DType dtype, const Target& target, int64_t block_k) {
+  return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) *
+         tile_slots(t, dtype, target, block_k);
+}
+
 bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
 int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
 
@@ -145,8 +152,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   const bool parts = dtype == DType::F32 && spec.f32_in_parts && spec.k >= cost::kShallow;
   if (!target.has_tiles || spec.k == 0 || !(dtype == DType::BF16 || parts)) return {};
   const auto products = [&](Tile t) {
-    return double(ceil_div(spec.m, t.rows)) * double(ceil_div(spec.n, t.vectors * lanes_of(dtype, target))) *
-           tile_slots(t, dtype, target, std::min(spec.k, cost::kBlock));
+    return step_slots(t, spec.m, spec.n, dtype, target, std::min(spec.k, cost::kBlock));
   };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
@@ -214,10 +220,8 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
 Blocking block_part(const ContractionShape& spec, DType dtype, const Target& target, int64_t block_k) {
   Tile tile{};
   double least = std::numeric_limits<double>::infinity();
-  // a sum that is computed and thrown away costs as much as one that is kept
   const auto sums = [&](Tile t, int64_t m, int64_t n) {
-    return double(ceil_div(m, t.rows)) * double(ceil_div(n, t.vectors * lanes_of(dtype, target))) *
-           tile_slots(t, dtype, target, block_k ? block_k : std::min(spec.k, cost::kBlock));
+    return step_slots(t, m, n, dtype, target, block_k ? block_k : std::min(spec.k, cost::kBlock));
   };
   for (Tile t : tiles_for(spec, dtype, target)) {
     double cost = sums(t, spec.m, spec.n);
