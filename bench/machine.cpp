@@ -1,7 +1,8 @@
 // The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 without vdpbf16ps), and
 // memory copied.
 //   bench_machine THREADS      prints one line of JSON: FLOPs and bytes (read + written) per second, each the best of
-//                              several short rounds
+//                              several short rounds; and FLOPs per second over a whole second ("sustained"), for a
+//                              clock that a round is too short to slow down
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,11 +26,11 @@ constexpr size_t kCopied = size_t(64) << 20;  // bytes a thread copies in a roun
 
 using Clock = std::chrono::steady_clock;
 
-// `work()` on `threads` threads, begun together; the best of kRounds of (sum of what it returns) / (seconds until the
+// `work()` on `threads` threads, begun together; the best of `rounds` of (sum of what it returns) / (seconds until the
 // last is done).
-double best_rate(int threads, const std::function<double(int)>& work) {
+double best_rate(int rounds, int threads, const std::function<double(int)>& work) {
   double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     std::atomic<int> waiting{threads};
     std::vector<double> done(threads);
     std::vector<Clock::time_point> begun(threads), ended(threads);
@@ -53,6 +54,21 @@ double best_rate(int threads, const std::function<double(int)>& work) {
   return best;
 }
 
+// `work()` again and again for a second on `threads` threads: what it returns, per second.
+double sustained_rate(int threads, const std::function<double(int)>& work) {
+  return best_rate(1, threads, [&](int t) {
+    double done = 0;
+    for (const auto begun = Clock::now(); Clock::now() - begun < std::chrono::seconds(1);) done += work(t);
+    return done;
+  });
+}
+
+struct Flops { double best = 0, sustained = 0; };
+Flops flops_of(int threads, const std::function<double(int64_t)>& chains) {
+  const auto work = [&](int) { return chains(kSteps); };
+  return {best_rate(kRounds, threads, work), sustained_rate(threads, work)};
+}
+
 }  // namespace
 }  // namespace trainc::bench
 
@@ -64,11 +80,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   const CpuLevel level = machine_cpu_level();
-  double fp32 = bench::best_rate(threads, [&](int) { return bench::fma_chains(level, bench::kSteps); });
-  double bf16 = 0;
-  if (has_tiles(level)) bf16 = bench::best_rate(threads, [&](int) { return bench::tile_chains(bench::kSteps); });
-  else if (has_bf16_dot(level))
-    bf16 = bench::best_rate(threads, [&](int) { return bench::bf16_chains(bench::kSteps); });
+  const auto fp32 = bench::flops_of(threads, [&](int64_t steps) { return bench::fma_chains(level, steps); });
+  bench::Flops bf16;
+  if (has_tiles(level)) bf16 = bench::flops_of(threads, bench::tile_chains);
+  else if (has_bf16_dot(level)) bf16 = bench::flops_of(threads, bench::bf16_chains);
 
   struct Buffers { std::unique_ptr<char[]> from, to; };
   std::vector<Buffers> buffers(threads);
@@ -76,13 +91,14 @@ int main(int argc, char** argv) {
     from.reset(new char[bench::kCopied]), to.reset(new char[bench::kCopied]);
     std::memset(from.get(), 1, bench::kCopied), std::memset(to.get(), 2, bench::kCopied);
   }
-  double copy = bench::best_rate(threads, [&](int t) {
+  double copy = bench::best_rate(bench::kRounds, threads, [&](int t) {
     std::memcpy(buffers[t].to.get(), buffers[t].from.get(), bench::kCopied);
     benchmark::DoNotOptimize(buffers[t].to[0]);
     return 2.0 * bench::kCopied;
   });
   std::printf(
       "{\"cpu\": \"%s\", \"level\": \"%s\", \"threads\": %d, \"fp32_flops\": %.6g, \"bf16_flops\": %.6g, "
-      "\"copy_bytes\": %.6g}\n",
-      cpu_model().c_str(), std::string(name_of(level)).c_str(), threads, fp32, bf16, copy);
+      "\"fp32_sustained\": %.6g, \"bf16_sustained\": %.6g, \"copy_bytes\": %.6g}\n",
+      cpu_model().c_str(), std::string(name_of(level)).c_str(), threads, fp32.best, bf16.best, fp32.sustained,
+      bf16.sustained, copy);
 }

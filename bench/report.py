@@ -44,11 +44,13 @@ def ratio(row: dict, peer: str, subject: str) -> tuple[float, float, float] | No
     return step_seconds(row, peer) / step_seconds(row, subject), min(rounds), max(rounds)
 
 
-def floor_seconds(row: dict, peaks: dict) -> float | None:
-    """FLOPs at the measured peak, plus the optimizer's bytes at the measured copy bandwidth."""
-    if not peaks or not row.get("flops"):
+def floor_seconds(row: dict, peaks: dict, which: str = "flops") -> float | None:
+    """FLOPs at the measured peak (`which`: "flops", the best of short rounds, or "sustained", of a second), plus the optimizer's
+    bytes at the measured copy bandwidth."""
+    if not row.get("flops") or f"fp32_{which}" not in peaks:
         return None
-    peak = peaks["bf16_flops"] if row["precision"] == "bf16" and peaks["bf16_flops"] else peaks["fp32_flops"]
+    bf16 = row["precision"] == "bf16" and peaks[f"bf16_{which}"]
+    peak = bf16 or peaks[f"fp32_{which}"]
     return row["flops"] / peak + BYTES_A_PARAMETER * row["parameters"] / peaks["copy_bytes"]
 
 
@@ -87,12 +89,15 @@ def _ratio_text(found: tuple[float, float, float] | None) -> str:
 
 def _times(results: dict, doors: list[str], subject: str | None) -> str:
     peers = [door for door in COMPARED if door in doors and subject]
-    table = [["step, median", "", *(NAMES[d] for d in doors), *(f"over {NAMES[p]}" for p in peers), "floor", "of floor"]]
+    over = [f"over {NAMES[p]}" for p in peers]
+    table = [["step, median", "", *(NAMES[d] for d in doors), *over, "floor", "of floor", "sustained"]]
     for row in results["rows"]:
         floor, own = floor_seconds(row, results["peaks"]), subject and step_seconds(row, subject)
         cells = [_of(row, door, lambda c: _seconds(statistics.median(c["seconds"]))) for door in doors]
         cells += [_ratio_text(ratio(row, peer, subject)) for peer in peers]
-        table.append([row["case"], row["precision"], *cells, _seconds(floor), f"{own / floor:.2f}x" if own and floor else "-"])
+        sustained = floor_seconds(row, results["peaks"], "sustained")
+        of_floor = [f"{own / each:.2f}x" if own and each else "-" for each in (floor, sustained)]
+        table.append([row["case"], row["precision"], *cells, _seconds(floor), *of_floor])
     return _columns(table)
 
 
@@ -140,6 +145,8 @@ def text(results: dict) -> str:
         notes += _summary(results, doors, subject)
     if peaks:
         bf16 = f"{peaks['bf16_flops'] / 1e9:.0f} bf16" if peaks["bf16_flops"] else "no bf16 dot product: fp32's peak is taken"
+        if "fp32_sustained" in peaks:
+            bf16 += f"; over a second {peaks['fp32_sustained'] / 1e9:.0f} and {peaks['bf16_sustained'] / 1e9:.0f}"
         notes.append(
             f"machine: {peaks['cpu']} ({peaks['level']}), {peaks['threads']} threads; PyTorch {results['torch']}; "
             f"GFLOP/s: {peaks['fp32_flops'] / 1e9:.0f} fp32, {bf16}; copy {peaks['copy_bytes'] / 1e9:.0f} GB/s"

@@ -81,7 +81,7 @@ def measure_peaks(results: dict) -> None:
     """The machine's peaks: the best of all that this run has seen."""
     done = subprocess.run([MACHINE, str(results["threads"])], capture_output=True, text=True, check=True)
     peaks = json.loads(done.stdout)
-    for key in ("fp32_flops", "bf16_flops", "copy_bytes"):
+    for key in ("fp32_flops", "bf16_flops", "fp32_sustained", "bf16_sustained", "copy_bytes"):
         peaks[key] = max(peaks[key], results["peaks"].get(key, 0))
     results["peaks"] = peaks
 

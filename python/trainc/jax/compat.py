@@ -54,6 +54,12 @@ def is_placed(equation: Any) -> bool:
     return not all(isinstance(s, UnspecifiedValue) for s in shardings) or (mesh is not None and not mesh.empty)
 
 
+def devices_of(context: Any) -> int:
+    """How many devices the module is for that a lowering rule writes to."""
+    axes = context.module_context.axis_context
+    return axes.mesh.size if hasattr(axes, "mesh") else getattr(axes, "num_devices", 1)
+
+
 def module_on_cpu(traced: Any, platform: str) -> Any:
     """The StableHLO module of a traced function, lowered for a platform that JAX does not know but for what chooses by the
     platform (`lax.platform_dependent`): that is of the CPU."""
@@ -82,4 +88,4 @@ _ON_CPU = mlir.LoweringParameters(
     override_lowering_rules=((conditionals.platform_index_p, _index_on_cpu), (jax.lax.cond_p, _cond_on_cpu))
 )
 
-__all__ = ["bind", "is_placed", "is_tracing", "line_of", "module_on_cpu", "used_inputs"]
+__all__ = ["bind", "devices_of", "is_placed", "is_tracing", "line_of", "module_on_cpu", "used_inputs"]

@@ -39,10 +39,11 @@ class Whole:
     constants: list[np.ndarray]  # that the plan takes behind the arguments
     results: list[Any]  # their types
     given_away: Pairs  # arguments whose memory results may take
+    original: calls.Original
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Within a traced function."""
-        return calls.call(self.plan, [*arguments, *self.constants], self.results, self.given_away)
+        return calls.call(self.plan, [*arguments, *self.constants], self.results, self.given_away, self.original)
 
 
 class Jitted:
@@ -157,7 +158,14 @@ class Jitted:
         calls.register_handler()
         with record.compiling():
             plan = plans.compile_step(step, options, XlaPlans(HOST, options)).forward
-        return Whole(plan, constants, results, given_away)
+        return Whole(plan, constants, results, given_away, calls.Original(traced.jaxpr, self._refused))
+
+    def _refused(self, reason: str) -> None:
+        """Of a call for whose arguments XLA does not run the plans that its trace has."""
+        known = records.of(self)
+        if not any(record.reason == reason for record in known):
+            known.append(records.Compilation(self._name, route="eager", reason=reason, framework="JAX"))
+            messages.fell_back(self._name, NotCompiled(reason), "JAX")
 
     def _in_parts(self, record: records.Compilation, traced: Any, given_away: Pairs, error: Exception) -> split.Split:
         """A function that cannot be one plan, because of `error`; raises it where there is no part worth one."""

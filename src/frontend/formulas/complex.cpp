@@ -95,6 +95,12 @@ Value plus_product(Value x, Value y, Value z) {
 
 Complex multiply(Complex x, Complex y) { return {x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re}; }
 
+Complex square(Complex z) {
+  const Value x = abs(z.re), y = abs(z.im);
+  // Of equal parts the one factor is 0, and the other may be infinite.
+  return {where(x == y, x - y, (z.re - z.im) * (z.re + z.im)), z.re * z.im * 2.0};
+}
+
 Complex divide(Complex x, Complex y) {
   const Value wide = abs(y.re) >= abs(y.im);
   const Value more = where(wide, y.re, y.im), less = where(wide, y.im, y.re);

@@ -17,6 +17,8 @@ inline Complex cast(Complex z, DType d) { return {cast(z.re, d), cast(z.im, d)};
 
 /// By the definition: an infinity times what is not real may be NaN, as XLA's.
 Complex multiply(Complex x, Complex y);
+/// Its real part is (re - im)(re + im): where both are near each other their squares would cancel.
+Complex square(Complex z);
 /// Smith's, with C's results where an operand is infinite or the divisor 0; of f32 to the bit what XLA's CPU gives.
 Complex divide(Complex x, Complex y);
 

@@ -37,8 +37,9 @@ class Regions {
   virtual Values branch(const Json& region, const Value& taken) = 0;
   /// Whether this is of such a loop's body, a graph of its own.
   virtual bool in_loop() const = 0;
-  /// A loop whose trips are not known now. `goes_on`: whether there is a first one.
-  virtual Values loop(const Call&, const Value& goes_on) = 0;
+  /// A loop in the plan. `goes_on`: whether there is a first trip; `in_vain`: primitives that were made of it before,
+  /// and that nobody reads.
+  virtual Values loop(const Call&, const Value& goes_on, int64_t in_vain = 0) = 0;
 };
 
 class Call {

@@ -97,7 +97,7 @@ void add_complex(Table& t, const Table& of_reals) {
   t.add({"chlo.conj"}, [](const Call& c) { return Values{operand(c, 0).re, -operand(c, 0).im}; });
 
   t.add({"stablehlo.multiply"}, [](const Call& c) { return rounded(c, multiply(operand(c, 0), operand(c, 1))); });
-  t.add({"chlo.square"}, [](const Call& c) { return rounded(c, multiply(operand(c, 0), operand(c, 0))); });
+  t.add({"chlo.square"}, [](const Call& c) { return rounded(c, square(operand(c, 0))); });
   t.add({"stablehlo.divide"}, [](const Call& c) { return rounded(c, divide(operand(c, 0), operand(c, 1))); });
   t.add({"stablehlo.abs"}, [](const Call& c) { return Values{c.rounded(abs(wide(c, 0)))}; });
   t.add({"stablehlo.power"}, in_f64(formulas::pow));

@@ -1,6 +1,7 @@
 // Calls, loops and choices: functions are inlined, loops unrolled where their trips are known.
 #include <unordered_set>
 
+#include "cost/unrolling.h"
 #include "frontend/stablehlo/table.h"
 
 namespace trainc::frontend::stablehlo {
@@ -9,10 +10,13 @@ namespace {
 Values call(const Call& c, const char* attr) { return c.importer.run(c.importer.function(c.text(attr)), c.in); }
 
 /// A loop is unrolled as long as its condition is known, which is counted with integers that depend on no argument; one
-/// that asks an argument whether it goes on runs in the plan.
+/// that asks an argument whether it goes on, or makes too many trips, runs in the plan.
 Values loop(const Call& c) {
   Values carried = c.in, first;
+  const size_t before = c.b.graph.nodes().size();
   for (;;) {
+    const auto made = static_cast<int64_t>(c.b.graph.nodes().size() - before);
+    if (made > cost::kMostUnrolled) return c.importer.loop(c, first[0], made);
     const Values condition = c.importer.run(c.region(0), carried);
     c.need(condition.size() == 1, "its condition is not one value");
     if (first.empty()) first = condition;

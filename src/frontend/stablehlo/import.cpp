@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "cost/unrolling.h"
 #include "frontend/stablehlo/table.h"
 #include "graph/text.h"
 #include "support/while_operation.h"
@@ -50,7 +51,7 @@ class Importer : public Regions {
       } catch (const InternalError& e) {
         found.push_back({i, e.what()});
         mapped_.reset(), taken_ = {};
-        most_nodes_ = static_cast<int64_t>(out_.graph.nodes().size()) + kMostNodes;
+        most_nodes_ = static_cast<int64_t>(out_.graph.nodes().size()) + cost::kMostPrimitives;
         for (const Json& result : main["body"][i].at("results")) unknown(result);
       }
     return found;
@@ -103,7 +104,7 @@ class Importer : public Regions {
 
   bool in_loop() const override { return outside_ != nullptr; }
 
-  Values loop(const Call& c, const Value& goes_on) override {
+  Values loop(const Call& c, const Value& goes_on, int64_t in_vain) override {
     if (mapped_) c.fail("in a region on scalars its trips depend on an argument");
     const Json &body = c.region(1), &names = body.at("args"), &returns = body.at("returns");
     c.need(names.size() == returns.size() && c.operands.size() == names.size(), "carries other values than it gives");
@@ -135,6 +136,7 @@ class Importer : public Regions {
     operands.insert(operands.end(), inside.read_outside_.begin(), inside.read_outside_.end());
     operands.push_back((taken_.node ? goes_on & taken_ : goes_on).node);
     c.need(!carried.empty(), "carries nothing");
+    most_nodes_ += in_vain;
     attr.target = kWhile;
     attr.arguments = Json{{"carried", carried.size()}, {"graph", print(inside.out_.graph)}}.dump();
     const Node* call = builder_.extern_call(std::move(attr), std::move(operands));
@@ -228,7 +230,8 @@ class Importer : public Regions {
     if (!row) call.fail("of complex numbers is not compiled");
     bind(call, results_of(call, *row), node.at("results"));
     require(static_cast<int64_t>(out_.graph.nodes().size()) <= most_nodes_,
-            builder_.origin + ": more than " + std::to_string(kMostNodes) + " primitives: a loop of too many trips");
+            builder_.origin + ": more than " + std::to_string(cost::kMostPrimitives) +
+                " primitives: a loop of too many trips");
   }
 
   /// A call on scalars, made one on each element of a tensor.
@@ -291,14 +294,12 @@ class Importer : public Regions {
     return type;
   }
 
-  static constexpr int64_t kMostNodes = 1'000'000;
-
   Program out_;
   Builder builder_{out_.graph, ""};
   const Json* functions_ = nullptr;
   std::unordered_map<std::string, Values> values_;
   std::map<std::pair<const Node*, const Node*>, const Node*> arguments_;  // complex ones, by their parts
-  int64_t most_nodes_ = kMostNodes;
+  int64_t most_nodes_ = cost::kMostPrimitives;
   std::unordered_set<std::string> of_no_dtype_;  // values whose dtype is not ours, when refusals are looked for
   std::optional<Dims> mapped_;                   // of the tensors for whose elements a region on scalars is read
   Value taken_;                                  // whether the branch that is read is taken; none: outside of branches

@@ -263,6 +263,30 @@ def test_what_changed_since_the_call_is_said(core):
             torch.autograd.grad(out, x, create_graph=True)
 
 
+class Read(nn.Sequential):
+    """What comes out depends on what a statistic was: it must be kept."""
+
+    def forward(self, x):
+        before = self[1].running_mean.clone()
+        return super().forward(x) * before.square().sum()
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Read])
+def test_statistics_move_on_before_the_second_gradient(core, kind):
+    plain, model = pair(lambda: kind(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)))
+    plain[1].running_mean.fill_(0.5), model[1].running_mean.fill_(0.5)
+    inputs, found = [torch.randn(6, 4), torch.randn(6, 4)], []
+    for each in (plain, trainc.compile(model)):
+        each(inputs[0]).sum().backward()
+        first, x = each(inputs[0]).sum(), inputs[1].clone().requires_grad_()
+        second = each(x).sum()
+        each(inputs[0])  # statistics are others now
+        (slope,) = torch.autograd.grad(second, x, create_graph=True)
+        (first + slope.square().sum()).backward()
+        found.append([slope.detach(), *[p.grad for p in each.parameters()], *each.buffers()])
+    same(*found)
+
+
 def test_without_fallback_it_is_an_error(core, strict):
     model, x = trainc.compile(nn.Linear(4, 4)), torch.randn(3, 4, requires_grad=True)
     with pytest.raises(trainc.UserError, match="neither the gradient of a gradient"):

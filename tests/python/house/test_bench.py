@@ -201,7 +201,10 @@ def ran(*seconds: float) -> dict:
     return {"first": 10.0, "seconds": list(seconds), "losses": [2.0, 1.0], "peak_bytes": 4e9}
 
 
-PEAKS = {"cpu": "a CPU", "level": "avx512", "threads": 2, "fp32_flops": 4e11, "bf16_flops": 8e11, "copy_bytes": 2.8e10}
+PEAKS = {
+    "cpu": "a CPU", "level": "avx512", "threads": 2, "fp32_flops": 4e11, "bf16_flops": 8e11, "fp32_sustained": 3.2e11,
+    "bf16_sustained": 8e11, "copy_bytes": 2.8e10,
+}  # fmt: skip
 
 
 def test_ratios_are_of_medians_and_their_spread_of_rounds():
@@ -214,6 +217,7 @@ def test_the_floor_is_arithmetic_and_the_optimizers_bytes():
     assert report.floor_seconds(row(), PEAKS) == pytest.approx(2.0 + 0.1)
     assert report.floor_seconds(row(precision="bf16"), PEAKS) == pytest.approx(1.0 + 0.1)
     assert report.floor_seconds(row(precision="bf16"), {**PEAKS, "bf16_flops": 0}) == pytest.approx(2.0 + 0.1)
+    assert report.floor_seconds(row(), PEAKS, "sustained") == pytest.approx(2.5 + 0.1)
     assert report.floor_seconds(row(), {}) is None
 
 
@@ -237,6 +241,7 @@ def test_the_table_names_the_dead_the_left_out_and_the_means(tmp_path):
     text = report.text(results)
     assert "gpt2 bf16: inductor died: killed by SIGKILL" in text
     assert "left out: vit fp32" in text
+    assert "0.95x      0.77x" in text
     assert "over eager: geomean 2.45x, each capped at 3, least 2.00x (2 of 2 rows of large models)" in text
     assert "over Inductor: geomean 1.50x, each capped at 3, least 1.50x (1 of 2 rows of large models)" in text
     assert "over the faster peer, least: 0.50x (gpt2-1x64 fp32)" in text

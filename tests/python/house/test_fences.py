@@ -329,7 +329,6 @@ NO_CHOICE = {
     "frontend/formulas/special.cpp": {
         "kInf", "kPi", "kBase", "kLanczos", "kG", "kTerms", "kBernoulli", "kBesselNear", "kBesselFar",
     },  # fmt: skip
-    "frontend/stablehlo/import.cpp": {"kMostNodes"},  # what is refused, not how something is made
     "frontend/stablehlo/monoid.cpp": {"infinity"},
     "frontend/stablehlo/monoid.h": {"kMostInOrder"},  # what is refused, too
     "frontend/stablehlo/known.cpp": {"kMostElements"},

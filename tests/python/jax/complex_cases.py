@@ -33,6 +33,9 @@ for d in (np.complex64, np.complex128):
             case(f"complex/{name}/{np.dtype(d).name}_{n}", f, z(n, dtype=d), relative=relative)
         for name, f in BINARY.items():
             case(f"complex/{name}/{np.dtype(d).name}_{n}", f, z(n, dtype=d), z(n, dtype=d, seed=1), relative=relative)
+# Parts that are near each other, whose squares cancel.
+for near in (3000.001 + 3000.0012j, -7.0000005 + 7j, 1e18 - 1.0000001e18j):
+    case(f"complex/square_{near}", lambda x: lax.square(x).real, np.array([near], np.complex64), relative=4e-7)
 case("complex/complex", lambda x, y: lax.complex(x, y), random(5), random(5, seed=1))
 case("complex/of_real", lambda x, i: (x.astype(np.complex64), i.astype(np.complex64)), random(3), np.arange(3))
 case("complex/of_bool", lambda x: x.astype(np.complex64), random(5, dtype=np.bool_))

@@ -137,6 +137,40 @@ def test_several_devices_are_jaxs():
     assert lines[2] == str([2.0 * i for i in range(8)])
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_arguments_that_lie_on_several_devices(parts):
+    """Their shardings are none of a trace's: what XLA makes of a call is known where it is lowered. With a typed key, an argument
+    that nothing reads, donated memory and a large constant; the same trace serves arguments on one device, by its plan."""
+    told = run(f"""
+        trainc.config.fallback = True
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        table = np.random.default_rng(0).normal(size=(128, 128)).astype(np.float32)
+        def step(state, x, key, unread):
+            w = state["w"] - 0.1 * jnp.tanh(x @ state["w"] + table) + jax.random.normal(key, (128, 128))
+            w = jnp.linalg.qr(w)[0] @ x if {parts} else w
+            return {{"w": jnp.sin(w) * jnp.exp(w @ x) + w @ w.T + jnp.cumsum(w, 1), "n": state["n"] + 1}}
+        sharded = NamedSharding(mesh, P("d"))
+        def arguments(place):
+            put = lambda a: jax.device_put(a, place) if place is not None else a
+            state = {{"w": put(jnp.ones((128, 128)) * 0.01), "n": jnp.int32(0)}}
+            return state, put(jnp.eye(128)), jax.random.key(3), put(jnp.ones((128, 4)))
+        ours, theirs = trainc.jit(step, donate_argnums=0), jax.jit(step, donate_argnums=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for place in (sharded, None, sharded):
+                a, b = ours(*arguments(place)), theirs(*arguments(place))
+                print([jax.tree.all(jax.tree.map(lambda p, q: p.sharding.is_equivalent_to(q.sharding, p.ndim), a, b)),
+                       bool(np.allclose(a["w"], b["w"], rtol=1e-4, atol=1e-4)), int(a["n"])])
+        print(sum("several devices (2)" in str(w.message) for w in caught))
+        print([record.route for record in records.of(ours)], bool(records.of(ours)[0].forward or records.of(ours)[0].parts))
+    """, XLA_FLAGS="--xla_force_host_platform_device_count=2")  # fmt: skip
+    *calls, warned, routes = told.splitlines()
+    assert calls == ["[True, True, 1]"] * 3
+    if not parts:  # JAX does not trace the parts again of values on a mesh: the whole function is its own, for that reason
+        assert warned == "1" and routes.startswith("['compiled', 'eager'") and routes.endswith("True"), told
+
+
 def test_a_stored_executable_of_xlas_calls_no_other_plan(tmp_path):
     """JAX's own cache on disk keeps the call of a plan that another process does not know before it has compiled it."""
     settings = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

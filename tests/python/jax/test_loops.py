@@ -481,3 +481,28 @@ def test_several_places_of_much_are_xlas_to_write():
     x = RANDOM.normal(size=(300, 100)).astype(np.float32)
     with pytest.warns(trainc.TraincWarning, match="few elements of a large tensor"):
         same(ours(x, I(5)), jax.jit(several)(x, I(5)), 0)
+
+
+# --- known trips, too many to be unrolled
+
+
+def many(x, trips=20_000):
+    def body(c, r):
+        return jnp.tanh(0.5 * c + r), (c.sum(), c[1])
+
+    last, (sums, ones) = lax.scan(body, x, jnp.resize(x, (trips, x.shape[0])))
+    return last, sums, ones[::97], lax.fori_loop(0, 30_000, lambda i, n: n * 3 + i, 1)
+
+
+def within(x):
+    inner = lambda c: lax.scan(lambda d, r: (d * 0.5 + 0.1 * jnp.sin(r), None), c, jnp.resize(c, (60, 4)))[0]  # noqa: E731
+    return lax.fori_loop(0, 400, lambda i, c: inner(c), x)
+
+
+@pytest.mark.parametrize("function", [many, within])
+def test_loops_of_many_known_trips_run_in_the_plan(function):
+    x = RANDOM.normal(size=4).astype(np.float32)
+    ours = trainc.jit(function)
+    same(ours(x), jax.jit(function)(x), 1e-4)
+    (record,) = records.of(ours)
+    assert record.route == "compiled" and "a loop, until its data ends it" in str(trainc.explain(ours))

@@ -41,7 +41,9 @@ class StepTensors(TorchFunctionMode):
         self._owned, self._stand_ins, self._reads = list(owned), list(stand_ins), reads
         self._index = {id(tensor): i for i, tensor in enumerate(owned)}
         self._places = {id(tensor): i for i, tensor in enumerate(stand_ins)}
-        self.first: dict[int, str] = {}  # what comes first to the gradient of an input: "read", "set" or "added"
+        # what comes first to the gradient of an input: "read", "set", "added", "zero_grad" or "stepped" (an optimizer looked)
+        self.first: dict[int, str] = {}
+        self.looked_at: set[int] = set()  # inputs that had a gradient when the body read it
         self.dropped: set[int] = set()  # inputs whose gradient the body sets to None
 
     def traced(self, value: Any) -> Any:
@@ -86,11 +88,13 @@ class StepTensors(TorchFunctionMode):
     def _gradient(self, i: int, access: str, value: Any) -> None:
         if access != "reads":
             self._set(i, value)
-        elif i not in self.first and self._stand_ins[i].grad is None:
-            if _is_dropping(sys._getframe(3)):
+        elif _is_dropping(sys._getframe(3)):
+            if i not in self.first and self._stand_ins[i].grad is None:
                 self._set(i, None)
-            else:
-                self.first[i] = "read"
+        elif self._stand_ins[i].grad is not None:
+            self.looked_at.add(i)
+        elif i not in self.first:
+            self.first[i] = "read"
 
     def _set(self, i: int, value: Any) -> None:
         if value is None or i not in self.first:

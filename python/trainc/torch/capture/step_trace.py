@@ -72,6 +72,8 @@ class Traced:
     without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
     dropped: list[int] = field(default_factory=list)  # inputs whose gradient from before the body itself drops
     unread: list[int] = field(default_factory=list)  # inputs whose gradient from before the body would read
+    # (parameters that the body updates with what is added to a gradient from before, those whose gradient it leaves after that)
+    between: tuple[list[Tensor], list[Tensor]] = ([], [])
     # inputs of which the body changes whether they want a gradient
     learns: list[tuple[int, bool]] = field(default_factory=list)
 
@@ -100,6 +102,8 @@ class Recorder:
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
         self.consumed: list[tuple[Slot, Tensor]] = []
+        self._uncleared: set[int] = set()  # inputs that were updated with what was there before, too
+        self._emptied: set[int] = set()  # inputs whose gradient zero_grad() has filled with zeros
         self.stepped: set[int] = set()  # optimizers
         self.cleared: set[int] = set()  # inputs
         self._cleared_first: set[int] = set()  # optimizers whose zero_grad() comes before every backward()
@@ -158,6 +162,9 @@ class Recorder:
             raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
+        if gradient is not None and gradient.shape != loss.shape:
+            shapes = f"the gradient of backward() has shape {list(gradient.shape)}, what it is of {list(loss.shape)}"
+            raise RuntimeError(f"Mismatch in shape: {shapes}")
         tangent_of_loss = tangent if gradient is None else gradient * tangent
         with contextlib.ExitStack() as stack:
             # Its operations' lines end with it: PyTorch sees to that only until a backward has raised an error under a trace.
@@ -168,8 +175,10 @@ class Recorder:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             found = torch.autograd.grad(loss, leaves, tangent_of_loss, retain_graph=retain_graph, allow_unused=True)
         self._accumulate(leaves, found, tangent)
+        reached = {id(leaf) for leaf, grad in zip(leaves, found, strict=True) if grad is not None}
+        self._emptied -= {i for i, leaf in own.items() if id(leaf) in reached}
         if self.averages is not None:
-            self.averages.after_backward({id(leaf) for leaf, grad in zip(leaves, found, strict=True) if grad is not None})
+            self.averages.after_backward(reached)
             # Each mean has memory of its own.
             self._shared = [(grad, from_fun(grad)) for grad, _ in self._shared]
         for i, leaf in own.items():
@@ -213,6 +222,8 @@ class Recorder:
         for g, group in enumerate(self.reached.optimizers[number].param_groups):
             for parameter in group["params"]:
                 primal = self._index.get(id(parameter))
+                if any(slot.optimizer == number and slot.primal == primal for slot, _ in self.consumed):
+                    raise NotCompiled(f"{here()}: the optimizer has a parameter twice, which PyTorch would update twice")
                 if primal is None:
                     if parameter.requires_grad:
                         raise NotCompiled(
@@ -225,6 +236,10 @@ class Recorder:
                     if (grad := self._stand_ins[primal].grad) is not None:  # as it is now: the body may write it afterwards
                         laid_out = from_fun(_laid_out(grad, parameter).detach())
                         self.consumed.append((Slot(number, g, parameter, primal), laid_out))
+                        if primal not in self.cleared | self.tensors.dropped:
+                            self._uncleared.add(primal)
+                    else:  # one from before would have been read: what the body drops later it drops too late
+                        self.tensors.first.setdefault(primal, "stepped")
         if self.last_node is None and (mode := get_proxy_mode()) is not None:
             self.last_node = compat.last_node(mode.tracer.graph)
 
@@ -242,6 +257,7 @@ class Recorder:
                         stand_in.grad = None
                     elif stand_in.grad is not None:
                         stand_in.grad.zero_()
+                        self._emptied.add(primal)
                     self.tensors.first.setdefault(primal, "zero_grad")
                     self.cleared.add(primal)
 
@@ -267,18 +283,37 @@ class Recorder:
         first = self.tensors.first
         dropped = sorted(i for i, what in first.items() if what == "set")
         without = {k: p for k, p in without.items() if self._index.get(k) not in dropped}
+        if {self._index[id(parameter)] for parameter in self.unleft()} & self._uncleared:
+            raise NotCompiled(
+                "the step leaves a gradient that it made after optimizer.step(): the next step's, which a compiled step does not "
+                "leave. Let the step begin with what makes it"
+            )
         return list(cleared.values()), list(without.values()), dropped, self._unread()
 
     def _unread(self) -> list[int]:
-        """Inputs of which the body read that they have no gradient, which later calls must find, too."""
-        unread = sorted(i for i, what in self.tensors.first.items() if what == "read")
+        """Inputs of which the body read that they have no gradient, or whose gradient it added to, looked at, and drops at last:
+        later calls must find none there, too."""
         consumed = {slot.primal for slot, _ in self.consumed}
+        unread = sorted(
+            i for i, what in self.tensors.first.items()
+            if what == "read"
+            or what == "added" and i in self.tensors.looked_at and i not in consumed and self._stand_ins[i].grad is None
+        )  # fmt: skip
         if any(i in consumed and self._stand_ins[i].grad is not None for i in unread):
             raise NotCompiled(
                 "the step reads the gradient of a parameter before zero_grad(): that of the step before, which a compiled "
                 "step does not leave. Return from the step what you want to see of its gradients"
             )
         return unread
+
+    def added(self) -> list[Tensor]:
+        """Parameters that were updated with a gradient that was added to what was there before."""
+        return [slot.parameter for slot, _ in self.consumed if slot.primal in self._uncleared]
+
+    def unleft(self) -> list[Tensor]:
+        """Parameters that were updated, and whose gradient stays."""
+        slots = [slot for slot, _ in self.consumed if slot.primal not in self._emptied]
+        return [slot.parameter for slot in slots if self._stand_ins[slot.primal].grad is not None]
 
     def check_shared(self) -> None:
         """NotCompiled where the body wrote a gradient that another lies over in PyTorch, where that was changed, too."""
@@ -427,6 +462,7 @@ def trace_step(
             _check(recorder, inputs)
             recorder.check_shared()
             found["before"] = recorder.gradients_before()
+            found["between"] = recorder.added(), recorder.unleft()
             found["learns"] = [
                 (i, t.requires_grad) for i, (t, original) in enumerate(zip(tensors, inputs, strict=False))
                 if t.is_leaf and t.requires_grad != original.requires_grad
@@ -518,7 +554,7 @@ def _arranged(
         results=_in_order(found["returned"], place),
         mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
         kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without, dropped=dropped, unread=unread,
-        learns=found["learns"],
+        between=found["between"], learns=found["learns"],
     )  # fmt: skip
 
 

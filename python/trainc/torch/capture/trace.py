@@ -17,6 +17,7 @@ from trainc.torch import compat
 from trainc.torch.capture import checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import proxy_tensor
+from trainc.torch.graph import wire
 from trainc.torch.graph.wire import is_internal_file
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState, Snapshot
@@ -197,6 +198,8 @@ def without_tokens() -> contextlib.AbstractContextManager:
 
 
 def _wants_token(operator: Any, *call: Any) -> bool:
+    if wire.has_effect(operator):  # where it gives nothing, PyTorch takes it for dead code, but for a few that it knows
+        torch.fx.node.has_side_effect(operator)
     if not _has_effects(operator, *call):
         return False
     if not isinstance(operator, compat.OpOverload) or compat.takes_objects(operator):

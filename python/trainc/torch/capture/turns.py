@@ -99,6 +99,11 @@ def wait_for(root: torch.nn.Module) -> None:
             return
 
 
+def is_tracing() -> bool:
+    """Whether a trace of ours goes on in the calling thread."""
+    return any(trace.is_mine() for trace in list(_traces))
+
+
 def is_compiling() -> bool:
     """torch.compiler.is_compiling() of the calling thread: a trace of ours in another one says so to all."""
     return torch.compiler.is_compiling() and not _others_trace()

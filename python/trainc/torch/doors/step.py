@@ -129,6 +129,8 @@ class TrainStep:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if turns.is_tracing():
+            raise NotCompiled(f"{self.__name__}, which trainc.train_step compiles itself, is called within what is compiled")
         if turns.is_compiling() or compat.dynamo_callback() is not None:  # in a function of torch.compile's
             return compat.dynamo_disable(self.__call__)(*args, **kwargs)
         if self._replicated is not None:

@@ -232,7 +232,6 @@ _METHODS = {
 def answered_once() -> Iterator[None]:
     """Arithmetic of symbolic sizes by a table, for the time of a trace with one ShapeEnv."""
     known: dict[Any, SymNode] = {}
-    methods = {name: SymNode.__dict__[name] for name in (*_METHODS, *_of_sizes_and_strides(), "wrap_int")}
 
     def of_operands(name: str, method: Callable[..., SymNode]) -> Callable[..., SymNode]:
         def answer(self: SymNode, *others: Any) -> SymNode:
@@ -245,8 +244,11 @@ def answered_once() -> Iterator[None]:
 
         return answer
 
-    create_arg = compat.NODE_OF_ARGUMENT.original()
     with contextlib.ExitStack() as stack:
+        # Another thread that puts tables of its own here would take these for what is to be put back, and leave them for good.
+        stack.enter_context(compat.compile_lock)
+        create_arg = compat.NODE_OF_ARGUMENT.original()
+        methods = {name: SymNode.__dict__[name] for name in (*_METHODS, *_of_sizes_and_strides(), "wrap_int")}
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Raw (Sym|Number)")  # torch would rather have a node
         for name, method in methods.items():

@@ -59,6 +59,8 @@ class ModuleState:
         self._distinct = [self._tensors[place] for place in firsts.values()]
 
     def _visit(self, path: str, module: torch.nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):  # its tensors are TorchScript's, and cannot be replaced while it is traced
+            raise NotCompiled(f"{path or 'the model'} is a module of TorchScript (torch.jit)", in_pytorch=True)
         attributes = module.__dict__
         if all(base in _BASES or not is_trusted_module(base.__module__) for base in type(module).__mro__):
             self._plain.add(id(attributes))

@@ -150,6 +150,7 @@ class Compiler:
         _set_outputs(gm, [*outputs, *[None] * len(constants)])
         reached = self.reached.gradients(gradients, tangents)
         self._draws = rerun.draws(gm.graph)
+        self._statistics = rerun.statistics(primals)
         context = TraceContext(len(primals), constants, num_fwd_outputs, reached, _written(primals), self._draws, self.device)
         with compat.disable_current_modes():  # these are no tensors of the trace
             self.reads_all = not hides_rows(gm, self.first_inputs)
@@ -216,7 +217,9 @@ class Compiler:
         self.layout = autograd.layout_of(metadata)
         if self.layout is None:
             return None
-        again = SecondOrder(self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws)
+        again = SecondOrder(
+            self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws, self._statistics
+        )  # fmt: skip
         forward, backward, in_parts = self._halves
         inner = self.reached.intermediate if self.gives_inner else {}
         return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made, inner)

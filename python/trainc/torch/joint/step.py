@@ -21,6 +21,7 @@ from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
 from trainc.torch.graph.captured import captured, shared_kernels
 from trainc.torch.graph.sizes import Symbols
+from trainc.torch.joint.unleft import Unleft
 from trainc.torch.optimizers.plan_updates import Misfit, PlanMemory, PlanUpdates
 from trainc.torch.optimizers.updates import Found, Updates, shared_memory
 from trainc.torch.run.runner import Runners, Step
@@ -59,9 +60,13 @@ class CompiledStep:
                 "step; use trainc.compile for this model"
             )
         self._memory = PlanMemory([*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)])
+        read = [*traced.unread, *(i for i, _, reads in traced.kept if reads)]
+        added, unleft = traced.between
+        self._unleft = Unleft(unleft, [*added, *(inputs[i] for i in read)])
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._check_gradients(tensors)
+        self._unleft.check()
         found = self.updates.look()
         self._build_for(found)
         states = self.updates.states(found)
@@ -73,6 +78,7 @@ class CompiledStep:
         with interrupts.held():
             outputs = self._run(tensors, states, scalars)
             self.updates.finish(found, states)
+            self._unleft.ran = True
             for call in self.traced.afterwards:
                 call()
         own = [None if isinstance(place, Returned) else outputs[place] for place in self.traced.results]
