@@ -29,9 +29,10 @@ class Original:
     def of(self, needed: tuple[int, ...], values: tuple[Any, ...]) -> list[Any]:
         """Its results, of those arguments that the plan needs: no other's value matters."""
         given = dict(zip(needed, values, strict=True))
-        avals = self.jaxpr.in_avals
-        arguments = [given[i] if i in given else jnp.zeros(aval.shape, aval.dtype) for i, aval in enumerate(avals)]
-        return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
+        jaxpr, used = compat.without_unused(self.jaxpr)
+        avals = [(i, aval) for i, aval in enumerate(self.jaxpr.in_avals) if used[i]]
+        arguments = [given[i] if i in given else jnp.zeros(aval.shape, aval.dtype) for i, aval in avals]
+        return jax.core.eval_jaxpr(jaxpr, self.jaxpr.consts, *arguments)
 
 
 plan_p = jax.extend.core.Primitive(TARGET)

@@ -41,9 +41,14 @@ def bind(equation: Any, values: list[Any], caller: Any = None) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def without_unused(jaxpr: Any) -> tuple[Any, list[bool]]:
+    """A closed jaxpr's jaxpr without the inputs that no result or effect depends on, as jax.jit drops them; which stay."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
+
+
 def used_inputs(jaxpr: Any) -> list[bool]:
-    """Of a closed jaxpr: which of them a result or an effect depends on, as jax.jit finds those that it drops."""
-    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]
+    """Of a closed jaxpr: which of its inputs a result or an effect depends on."""
+    return without_unused(jaxpr)[1]
 
 
 def is_placed(equation: Any) -> bool:
@@ -88,4 +93,4 @@ _ON_CPU = mlir.LoweringParameters(
     override_lowering_rules=((conditionals.platform_index_p, _index_on_cpu), (jax.lax.cond_p, _cond_on_cpu))
 )
 
-__all__ = ["bind", "devices_of", "is_placed", "is_tracing", "line_of", "module_on_cpu", "used_inputs"]
+__all__ = ["bind", "devices_of", "is_placed", "is_tracing", "line_of", "module_on_cpu", "used_inputs", "without_unused"]

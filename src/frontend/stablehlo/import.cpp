@@ -105,7 +105,7 @@ class Importer : public Regions {
   bool in_loop() const override { return outside_ != nullptr; }
 
   Values loop(const Call& c, const Value& goes_on, int64_t in_vain) override {
-    if (mapped_) c.fail("in a region on scalars its trips depend on an argument");
+    if (mapped_) c.fail("in a region on scalars its trips are too many, or depend on an argument");
     const Json &body = c.region(1), &names = body.at("args"), &returns = body.at("returns");
     c.need(names.size() == returns.size() && c.operands.size() == names.size(), "carries other values than it gives");
     Parts carried;  // places in c.in; what the body gives as it was is not carried, but read from outside

@@ -322,3 +322,23 @@ def test_threads_put_back_how_sizes_are_computed():
         assert not inside.wait(0.2)
     other.join()
     assert inside.is_set() and SymNode.__dict__["lt"] is before
+
+
+def test_backward_by_its_other_name(engine):
+    """`torch.autograd.backward`, with its own names of arguments."""
+    found = []
+    for wrap in (lambda body: body, trainc.train_step):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = sgd(model)
+
+        def body(x, y, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            out = model(x)
+            torch.autograd.backward(tensors=[out], grad_tensors=[y])
+            optimizer.step()
+            return out
+
+        step = wrap(body)
+        found.append(torch.stack([step(*data()).detach() for _ in range(3)]))
+    assert torch.allclose(*found, rtol=1e-5, atol=1e-6)

@@ -154,7 +154,7 @@ def test_arguments_that_lie_on_several_devices(parts):
         def arguments(place):
             put = lambda a: jax.device_put(a, place) if place is not None else a
             state = {{"w": put(jnp.ones((128, 128)) * 0.01), "n": jnp.int32(0)}}
-            return state, put(jnp.eye(128)), jax.random.key(3), put(jnp.ones((128, 4)))
+            return state, put(jnp.eye(128)), jax.random.key(3), (put(jnp.ones((128, 4))), jax.random.key(4))
         ours, theirs = trainc.jit(step, donate_argnums=0), jax.jit(step, donate_argnums=0)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -102,6 +102,7 @@ class Recorder:
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
         self.consumed: list[tuple[Slot, Tensor]] = []
+        self._updated: set[tuple[int, int]] = set()  # (optimizer, input)
         self._uncleared: set[int] = set()  # inputs that were updated with what was there before, too
         self._emptied: set[int] = set()  # inputs whose gradient zero_grad() has filled with zeros
         self.stepped: set[int] = set()  # optimizers
@@ -123,7 +124,7 @@ class Recorder:
             # Other threads have backward passes, optimizers and print() of their own.
             backward = turns.mine(lambda t, *a, **k: self.backward(t, *a, **k), Tensor.backward)
             stack.enter_context(patched(*compat.TENSOR_BACKWARD, lambda t, *a, **k: backward(t, *a, **k)))
-            both = turns.mine(self.backward, torch.autograd.backward)
+            both = turns.mine(self.backward_of, torch.autograd.backward)
             stack.enter_context(patched(*compat.AUTOGRAD_BACKWARD, both))
             stack.enter_context(patched(builtins, "print", _refusing_print()))
             if self.averages is not None:
@@ -144,6 +145,15 @@ class Recorder:
             stack.enter_context(self._until_over)
             stack.enter_context(self.tensors)
             yield
+
+    def backward_of(
+        self, tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
+        grad_variables: Any = None, inputs: Any = None,
+    ) -> None:  # fmt: skip
+        """`torch.autograd.backward`."""
+        gradients = grad_tensors if grad_variables is None else grad_variables
+        one = [given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given for given in (tensors, gradients)]
+        self.backward(*one, retain_graph, create_graph, inputs)
 
     def backward(
         self, loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
@@ -222,7 +232,7 @@ class Recorder:
         for g, group in enumerate(self.reached.optimizers[number].param_groups):
             for parameter in group["params"]:
                 primal = self._index.get(id(parameter))
-                if any(slot.optimizer == number and slot.primal == primal for slot, _ in self.consumed):
+                if (number, primal) in self._updated:
                     raise NotCompiled(f"{here()}: the optimizer has a parameter twice, which PyTorch would update twice")
                 if primal is None:
                     if parameter.requires_grad:
@@ -236,6 +246,7 @@ class Recorder:
                     if (grad := self._stand_ins[primal].grad) is not None:  # as it is now: the body may write it afterwards
                         laid_out = from_fun(_laid_out(grad, parameter).detach())
                         self.consumed.append((Slot(number, g, parameter, primal), laid_out))
+                        self._updated.add((number, primal))
                         if primal not in self.cleared | self.tensors.dropped:
                             self._uncleared.add(primal)
                     else:  # one from before would have been read: what the body drops later it drops too late

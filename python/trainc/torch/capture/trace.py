@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import warnings
@@ -197,9 +198,15 @@ def without_tokens() -> contextlib.AbstractContextManager:
     return patched(*compat.EFFECT_TOKENS, _wants_token)
 
 
-def _wants_token(operator: Any, *call: Any) -> bool:
-    if wire.has_effect(operator):  # where it gives nothing, PyTorch takes it for dead code, but for a few that it knows
+@functools.cache
+def _keep_alive(operator: Any) -> None:
+    """What gives nothing PyTorch takes for dead code, but for a few operations that it knows."""
+    if wire.has_effect(operator):
         torch.fx.node.has_side_effect(operator)
+
+
+def _wants_token(operator: Any, *call: Any) -> bool:
+    _keep_alive(operator)
     if not _has_effects(operator, *call):
         return False
     if not isinstance(operator, compat.OpOverload) or compat.takes_objects(operator):

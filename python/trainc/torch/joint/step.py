@@ -62,7 +62,7 @@ class CompiledStep:
         self._memory = PlanMemory([*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)])
         read = [*traced.unread, *(i for i, _, reads in traced.kept if reads)]
         added, unleft = traced.between
-        self._unleft = Unleft(unleft, [*added, *(inputs[i] for i in read)])
+        self._unleft = Unleft(unleft, [*added, *(inputs[i] for i in read if isinstance(inputs[i], torch.nn.Parameter))])
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._check_gradients(tensors)

@@ -15,8 +15,8 @@ from trainc.base.errors import UserError
 
 
 class Unleft:
-    """Of one compiled step. `unleft`: parameters whose gradients its body leaves, and it does not; `wanted`: those that must have
-    no gradient from before."""
+    """Of one compiled step, which holds its parameters. `unleft`: those whose gradients its body leaves, and it does not;
+    `wanted`: those that must have no gradient from before."""
 
     def __init__(self, unleft: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]):
         self.ran = False
