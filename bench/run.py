@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -78,11 +79,14 @@ def _last(found: dict) -> float:
 
 
 def measure_peaks(results: dict) -> None:
-    """The machine's peaks: the best of all that this run has seen."""
+    """The machine's peaks: the best of all that this run has seen, and the median of its seconds."""
     done = subprocess.run([MACHINE, str(results["threads"])], capture_output=True, text=True, check=True)
     peaks = json.loads(done.stdout)
-    for key in ("fp32_flops", "bf16_flops", "fp32_sustained", "bf16_sustained", "copy_bytes"):
+    for key in ("fp32_flops", "bf16_flops", "copy_bytes"):
         peaks[key] = max(peaks[key], results["peaks"].get(key, 0))
+    before = results["peaks"].get("seconds", {})
+    peaks["seconds"] = {key: [*before.get(key, []), peaks[key]] for key in ("fp32_sustained", "bf16_sustained")}
+    peaks |= {key: statistics.median(seconds) for key, seconds in peaks["seconds"].items()}
     results["peaks"] = peaks
 
 
