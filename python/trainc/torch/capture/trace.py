@@ -198,20 +198,15 @@ def without_tokens() -> contextlib.AbstractContextManager:
     return patched(*compat.EFFECT_TOKENS, _wants_token)
 
 
-@functools.cache
-def _keep_alive(operator: Any) -> None:
-    """What gives nothing PyTorch takes for dead code, but for a few operations that it knows."""
-    if wire.has_effect(operator):
-        torch.fx.node.has_side_effect(operator)
+_acts = functools.cache(wire.has_effect)
 
 
 def _wants_token(operator: Any, *call: Any) -> bool:
-    _keep_alive(operator)
-    if not _has_effects(operator, *call):
-        return False
-    if not isinstance(operator, compat.OpOverload) or compat.takes_objects(operator):
+    wants = _has_effects(operator, *call)
+    if wants and (not isinstance(operator, compat.OpOverload) or compat.takes_objects(operator)):
         return True
-    torch.fx.node.has_side_effect(operator)  # nor is it dead code where nobody reads it
+    if wants or _acts(operator):  # it is no dead code where nobody reads it, or where it gives nothing
+        torch.fx.node.has_side_effect(operator)
     return False
 
 

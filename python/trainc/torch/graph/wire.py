@@ -101,6 +101,11 @@ def is_batch_norm(node: torch.fx.Node) -> bool:
     return "batch_norm" in target_name(node.target)
 
 
+def is_of_batch_norm(node: torch.fx.Node) -> bool:
+    """Whether a value is one of the results of a BatchNorm."""
+    return node.target is operator.getitem and is_batch_norm(node.args[0])
+
+
 def is_random(target: Any) -> bool:
     return isinstance(target, compat.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 

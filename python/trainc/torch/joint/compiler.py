@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -451,7 +450,9 @@ def aot_settings(compiler: Compiler):
             keep_to_eagers(compat.node_of(call.__self__), None, compiler._record.name, compiler.program.asked)
         made = ours or wrapped(call, trace_joint=trace_joint, **about)
         written = about["runtime_metadata"].mutated_inp_runtime_indices
-        statistics = [i for i, news in zip(written, compiler.news, strict=False) if _is_of_batch_norm(news)]
+        # Whether a new value of an input is what BatchNorm moves its statistics to.
+        news = [isinstance(new, torch.fx.Node) and wire.is_of_batch_norm(new) for new in compiler.news]
+        statistics = [i for i, moved in zip(written, news, strict=False) if moved]
         return _moves_unseen(made, statistics) if statistics else made
 
     def log_where_asked(*args: Any) -> str | None:  # it writes the graph as text (0.1 s for GPT-2), also where nobody reads that
@@ -471,12 +472,6 @@ def aot_settings(compiler: Compiler):
         without_tokens(),
     ):
         yield
-
-
-def _is_of_batch_norm(news: Any) -> bool:
-    """Whether a new value of an input is what BatchNorm moves its statistics to."""
-    made = isinstance(news, torch.fx.Node) and news.target is operator.getitem
-    return made and wire.is_batch_norm(news.args[0])
 
 
 def _moves_unseen(call: Callable[[list[Any]], Any], statistics: list[int]) -> Callable[[list[Any]], Any]:

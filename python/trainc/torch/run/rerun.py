@@ -7,7 +7,6 @@ of a gradient (joint/second_order.py).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -74,9 +73,7 @@ def statistics(primals: Sequence[torch.fx.Node]) -> set[int]:
 
 def _made_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """What a value is made of. While BatchNorm trains, nothing but new statistics is made of the old ones."""
-    result, norm = None, node
-    if node.target is operator.getitem and wire.is_batch_norm(node.args[0]):
-        norm, result = node.args
+    norm, result = node.args if wire.is_of_batch_norm(node) else (node, None)
     if norm.op != "call_function" or not wire.is_batch_norm(norm):
         return node.all_input_nodes
     given = dict(zip([argument.name for argument in compat.schema_of(norm.target).arguments], norm.args, strict=False))
