@@ -342,3 +342,30 @@ def test_backward_by_its_other_name(engine):
         step = wrap(body)
         found.append(torch.stack([step(*data()).detach() for _ in range(3)]))
     assert torch.allclose(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_zeros_in_the_place_of_a_gradient_from_before(engine):
+    """Zeros update a parameter (decay), which no gradient would not; where nobody steps, zeros are what is left."""
+    one, two = nn.Linear(4, 3), nn.Linear(4, 3)
+    models = nn.ModuleList([one, two])
+    both, second = torch.optim.SGD(models.parameters(), 0.1, weight_decay=0.1), sgd(two)
+
+    def updates(x, y):
+        both.zero_grad(set_to_none=False)
+        loss = F.mse_loss(models[0](x), y)
+        loss.backward(), both.step()
+        return loss
+
+    def clears(x, y):
+        second.zero_grad(set_to_none=False)
+        loss = F.mse_loss(one(x), y)
+        loss.backward(), first.step(), first.zero_grad()
+        return loss
+
+    first, held = sgd(one), torch.ones(3)
+    two.bias.grad, before = held, two.bias.detach().clone()
+    trainc.train_step(clears)(*data())
+    assert two.bias.grad is held and torch.equal(held, torch.zeros(3)) and two.weight.grad is None
+    with pytest.raises(trainc.UserError, match="gradients from outside"):
+        trainc.train_step(updates)(*data())
+    assert torch.equal(two.bias, before) and two.bias.grad is held

@@ -1,6 +1,5 @@
 """The modules' tensors while a step is traced: by whatever way the body reaches one (a list of parameters, an
-optimizer's groups), it finds the one that is traced. And what the body does first with a gradient, which may be there
-from before the step.
+optimizer's groups), it finds the one that is traced. And what the body does with their gradients (gradient_states.py).
 """
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled
 from trainc.torch import compat
+from trainc.torch.capture.gradient_states import Event, GradientState
 from trainc.torch.compat import FakeTensor, FunctionalTensor
 from trainc.torch.guards.reads import Reads
 
@@ -29,7 +30,7 @@ _CHANGES = frozenset({"requires_grad_", "register_hook", "register_post_accumula
 _VALUES = frozenset(
     {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "is_nonzero"}
 )
-# What asks whether there is a gradient, to drop it.
+# What asks whether there is a gradient, to clear it.
 _ZERO_GRAD = tuple(inspect.unwrap(owner.zero_grad).__code__ for owner in (torch.nn.Module, torch.optim.Optimizer))
 
 
@@ -41,10 +42,7 @@ class StepTensors(TorchFunctionMode):
         self._owned, self._stand_ins, self._reads = list(owned), list(stand_ins), reads
         self._index = {id(tensor): i for i, tensor in enumerate(owned)}
         self._places = {id(tensor): i for i, tensor in enumerate(stand_ins)}
-        # what comes first to the gradient of an input: "read", "set", "added", "zero_grad" or "stepped" (an optimizer looked)
-        self.first: dict[int, str] = {}
-        self.looked_at: set[int] = set()  # inputs that had a gradient when the body read it
-        self.dropped: set[int] = set()  # inputs whose gradient the body sets to None
+        self.gradients: defaultdict[int, GradientState] = defaultdict(GradientState)  # of inputs
 
     def traced(self, value: Any) -> Any:
         """`value` with what is traced in the place of the modules' own tensors."""
@@ -86,20 +84,13 @@ class StepTensors(TorchFunctionMode):
             self._gradient(i, access, args[1] if access == "sets" else None)
 
     def _gradient(self, i: int, access: str, value: Any) -> None:
+        state, clears = self.gradients[i], _clears(sys._getframe(3)) if access == "reads" else None
         if access != "reads":
-            self._set(i, value)
-        elif _is_dropping(sys._getframe(3)):
-            if i not in self.first and self._stand_ins[i].grad is None:
-                self._set(i, None)
-        elif self._stand_ins[i].grad is not None:
-            self.looked_at.add(i)
-        elif i not in self.first:
-            self.first[i] = "read"
-
-    def _set(self, i: int, value: Any) -> None:
-        if value is None or i not in self.first:
-            self.dropped.add(i)
-        self.first.setdefault(i, "set")
+            state.after("dropped" if value is None else "set")
+        elif clears is None:
+            state.read()
+        elif self._stand_ins[i].grad is None or clears == "zeroed":  # else it sets it to None
+            state.after(clears)
 
     @staticmethod
     def _is_real(tensor: Tensor) -> bool:
@@ -107,8 +98,11 @@ class StepTensors(TorchFunctionMode):
         return not isinstance(tensor, (FakeTensor, FunctionalTensor)) and compat.functorch_transform() is None
 
 
-def _is_dropping(frame: types.FrameType) -> bool:
-    return any(frame.f_code is code for code in _ZERO_GRAD) and bool(frame.f_locals.get("set_to_none"))
+def _clears(frame: types.FrameType) -> Event | None:
+    """Of a frame that looks whether there is a gradient, what it does then: None where it is no zero_grad()."""
+    if not any(frame.f_code is code for code in _ZERO_GRAD):
+        return None
+    return "dropped" if frame.f_locals.get("set_to_none") else "zeroed"
 
 
 __all__ = ["StepTensors"]

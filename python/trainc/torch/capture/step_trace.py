@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from trainc.torch.capture.averages import Averages
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
 from trainc.torch.capture.dtypes import refuse_mixed
+from trainc.torch.capture.gradient_states import GradientsBefore, GradientState, Left, gradients_before
 from trainc.torch.capture.step_guards import NotYet, Unknown, check_result
 from trainc.torch.capture.step_objects import Reached
 from trainc.torch.capture.step_results import Returned, given_back
@@ -68,19 +70,14 @@ class Traced:
     # (input, output that is added to its .grad, whether the step reads that gradient itself)
     kept: list[tuple[int, int, bool]]
     afterwards: list[Callable[[], Any]] = field(default_factory=list)  # what runs as Python after each step: schedulers
-    cleared: list[Tensor] = field(default_factory=list)  # parameters whose gradient from before zero_grad() drops
-    without: list[Tensor] = field(default_factory=list)  # parameters that an optimizer would update by a gradient from before
-    dropped: list[int] = field(default_factory=list)  # inputs whose gradient from before the body itself drops
-    unread: list[int] = field(default_factory=list)  # inputs whose gradient from before the body would read
-    # (parameters that the body updates with what is added to a gradient from before, those whose gradient it leaves after that)
-    between: tuple[list[Tensor], list[Tensor]] = ([], [])
+    before: GradientsBefore = field(default_factory=GradientsBefore)
     # inputs of which the body changes whether they want a gradient
     learns: list[tuple[int, bool]] = field(default_factory=list)
 
     def interface(self) -> tuple:
         """What a call gives back and writes, beside the graph."""
         slots = [(slot.primal, slot.group) for slot in self.slots]
-        around = len(self.afterwards), len(self.cleared), self.dropped, self.unread, self.learns
+        around = len(self.afterwards), self.before.interface(), self.learns
         return self.structure, self.forward, slots, self.results, self.mutated, self.kept, around
 
 
@@ -102,14 +99,10 @@ class Recorder:
         self._index = {id(original): i for i, original in enumerate(originals)}
         self._originals, self._stand_ins = originals, stand_ins
         self.consumed: list[tuple[Slot, Tensor]] = []
-        self._updated: set[tuple[int, int]] = set()  # (optimizer, input)
-        self._uncleared: set[int] = set()  # inputs that were updated with what was there before, too
-        self._emptied: set[int] = set()  # inputs whose gradient zero_grad() has filled with zeros
+        self._updated: dict[int, int] = {}  # by inputs that were updated: the optimizer
+        self._zeros: dict[int, Any] = {}  # gradients of inputs that zero_grad() has filled with zeros, as they were then
+        self._others: dict[int, tuple[Tensor, GradientState]] = {}  # parameters of optimizers that are no inputs
         self.stepped: set[int] = set()  # optimizers
-        self.cleared: set[int] = set()  # inputs
-        self._cleared_first: set[int] = set()  # optimizers whose zero_grad() comes before every backward()
-        self._zeroed: set[int] = set()  # optimizers whose zero_grad() leaves gradients of zeros
-        self._cleared_ever: set[int] = set()
         self._scheduled: list[Any] = []  # schedulers that stepped
         self._until_over = contextlib.ExitStack()
         self.backwards = 0
@@ -160,7 +153,7 @@ class Recorder:
     ) -> None:
         if create_graph or inputs is not None or not isinstance(loss, Tensor):
             raise NotCompiled(
-                f"{here()}: backward() with create_graph, inputs or several tensors; train_step takes loss.backward()"
+                f"{here()}backward() with create_graph, inputs or several tensors; train_step takes loss.backward()"
             )
         if gradient is None and loss.numel() != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
@@ -169,7 +162,7 @@ class Recorder:
         own = {i: t for i, t in enumerate(self._stand_ins) if t.requires_grad and t.is_leaf}
         leaves = [*own.values(), *_other_leaves(loss, {id(leaf) for leaf in own.values()})]
         if any(compat.has_accumulation_hooks(leaf) for leaf in leaves):
-            raise NotCompiled(f"{here()}: a hook on a gradient's accumulation: change gradients after backward()")
+            raise NotCompiled(f"{here()}a hook on a gradient's accumulation: change gradients after backward()")
         if loss.grad_fn is not None:
             setup_stacktrace_preservation_hooks([loss.grad_fn])
         if gradient is not None and gradient.shape != loss.shape:
@@ -186,14 +179,13 @@ class Recorder:
             found = torch.autograd.grad(loss, leaves, tangent_of_loss, retain_graph=retain_graph, allow_unused=True)
         self._accumulate(leaves, found, tangent)
         reached = {id(leaf) for leaf, grad in zip(leaves, found, strict=True) if grad is not None}
-        self._emptied -= {i for i, leaf in own.items() if id(leaf) in reached}
         if self.averages is not None:
             self.averages.after_backward(reached)
             # Each mean has memory of its own.
             self._shared = [(grad, from_fun(grad)) for grad, _ in self._shared]
         for i, leaf in own.items():
-            if leaf.grad is not None:
-                self.tensors.first.setdefault(i, "added")
+            if leaf.grad is not None and (id(leaf) in reached or self.tensors.gradients[i].now in ("before", "zeros")):
+                self.tensors.gradients[i].after("added")
         grads = {i: leaf.grad for i, leaf in own.items()} if self.backwards == 1 else {}
         self._raw = {i: from_fun(grad) for i, grad in grads.items() if grad is not None}
 
@@ -222,109 +214,64 @@ class Recorder:
 
     def step(self, number: int, closure: Any = None) -> None:
         if closure is not None:
-            raise NotCompiled(f"{here()}: optimizer.step(closure): train_step takes a step without one")
+            raise NotCompiled(f"{here()}optimizer.step(closure): train_step takes a step without one")
         if number in self.stepped:
-            raise NotCompiled(f"{here()}: a second step of one optimizer: a train_step updates each parameter once")
+            raise NotCompiled(f"{here()}a second step of one optimizer: a train_step updates each parameter once")
         self.stepped.add(number)
         own = self.reached.optimizers[number]
         if any(getattr(scheduler, "optimizer", own) is own for scheduler in self._scheduled):
-            raise NotCompiled(f"{here()}: scheduler.step() before optimizer.step(): it runs after the step, so call it there")
+            raise NotCompiled(f"{here()}scheduler.step() before optimizer.step(): it runs after the step, so call it there")
         for g, group in enumerate(self.reached.optimizers[number].param_groups):
             for parameter in group["params"]:
                 primal = self._index.get(id(parameter))
-                if (number, primal) in self._updated:
-                    raise NotCompiled(f"{here()}: the optimizer has a parameter twice, which PyTorch would update twice")
+                if primal in self._updated:
+                    what = "the optimizer has a parameter" if self._updated[primal] == number else "optimizers update a parameter"
+                    raise NotCompiled(f"{here()}{what} twice; a train_step updates each once")
                 if primal is None:
                     if parameter.requires_grad:
                         raise NotCompiled(
-                            f"{here()}: the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the "
+                            f"{here()}the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the "
                             "step "
                             "reaches: make it a parameter of one"
                         )
+                    self._state_of(parameter).stepped()
                     continue
+                self._state_of(parameter).stepped()
                 with torch.no_grad():
                     if (grad := self._stand_ins[primal].grad) is not None:  # as it is now: the body may write it afterwards
                         laid_out = from_fun(_laid_out(grad, parameter).detach())
                         self.consumed.append((Slot(number, g, parameter, primal), laid_out))
-                        self._updated.add((number, primal))
-                        if primal not in self.cleared | self.tensors.dropped:
-                            self._uncleared.add(primal)
-                    else:  # one from before would have been read: what the body drops later it drops too late
-                        self.tensors.first.setdefault(primal, "stepped")
+                        self._updated[primal] = number
         if self.last_node is None and (mode := get_proxy_mode()) is not None:
             self.last_node = compat.last_node(mode.tracer.graph)
 
+    def _state_of(self, parameter: Tensor) -> GradientState:
+        primal = self._index.get(id(parameter))
+        if primal is not None:
+            return self.tensors.gradients[primal]
+        return self._others.setdefault(id(parameter), (parameter, GradientState()))[1]
+
     def zero_grad(self, number: int, set_to_none: bool) -> None:
-        self._cleared_ever.add(number)
-        if not self.backwards and number not in self.stepped:
-            self._cleared_first.add(number)
-        if not set_to_none:
-            self._zeroed.add(number)
-        with torch.no_grad():
-            for parameter in self._parameters(number):
-                if (primal := self._index.get(id(parameter))) is not None:
-                    stand_in = self._stand_ins[primal]
-                    if stand_in.grad is not None and set_to_none:
-                        stand_in.grad = None
-                    elif stand_in.grad is not None:
-                        stand_in.grad.zero_()
-                        self._emptied.add(primal)
-                    self.tensors.first.setdefault(primal, "zero_grad")
-                    self.cleared.add(primal)
+        for group in self.reached.optimizers[number].param_groups:
+            for parameter in group["params"]:
+                self._state_of(parameter).after("dropped" if set_to_none else "zeroed")
+                primal = self._index.get(id(parameter))
+                if primal is None or (grad := self._stand_ins[primal].grad) is None:
+                    continue
+                with torch.no_grad():
+                    if set_to_none:
+                        self._stand_ins[primal].grad = None
+                    else:
+                        self._zeros[primal] = from_fun(grad.zero_())
 
-    def _parameters(self, number: int) -> list[Tensor]:
-        return [parameter for group in self.reached.optimizers[number].param_groups for parameter in group["params"]]
-
-    def gradients_before(self) -> tuple[list[Tensor], list[Tensor], list[int], list[int]]:
-        """What becomes of gradients from before the step: (parameters that lose them, parameters that must have none;
-        inputs that lose them, inputs that must have none)."""
-        consumed = {id(slot.parameter) for slot, _ in self.consumed}
-        for number in self._zeroed & self.stepped:
-            if any(p.requires_grad and id(p) not in consumed for p in self._parameters(number)):
-                raise NotCompiled(
-                    "zero_grad(set_to_none=False), and an optimizer's parameter has no gradient in this step: PyTorch would "
-                    "update it with a gradient of zeros; leave set_to_none out"
-                )
-        cleared: dict[int, Tensor] = {}
-        for number in self._cleared_first | self._cleared_ever - self.stepped:
-            for p in self._parameters(number):
-                if number not in self._zeroed or id(p) in consumed or number not in self.stepped:
-                    cleared[id(p)] = p
-        without = {id(p): p for number in self.stepped for p in self._parameters(number) if id(p) not in cleared}
-        first = self.tensors.first
-        dropped = sorted(i for i, what in first.items() if what == "set")
-        without = {k: p for k, p in without.items() if self._index.get(k) not in dropped}
-        if {self._index[id(parameter)] for parameter in self.unleft()} & self._uncleared:
-            raise NotCompiled(
-                "the step leaves a gradient that it made after optimizer.step(): the next step's, which a compiled step does not "
-                "leave. Let the step begin with what makes it"
-            )
-        return list(cleared.values()), list(without.values()), dropped, self._unread()
-
-    def _unread(self) -> list[int]:
-        """Inputs of which the body read that they have no gradient, or whose gradient it added to, looked at, and drops at last:
-        later calls must find none there, too."""
-        consumed = {slot.primal for slot, _ in self.consumed}
-        unread = sorted(
-            i for i, what in self.tensors.first.items()
-            if what == "read"
-            or what == "added" and i in self.tensors.looked_at and i not in consumed and self._stand_ins[i].grad is None
-        )  # fmt: skip
-        if any(i in consumed and self._stand_ins[i].grad is not None for i in unread):
-            raise NotCompiled(
-                "the step reads the gradient of a parameter before zero_grad(): that of the step before, which a compiled "
-                "step does not leave. Return from the step what you want to see of its gradients"
-            )
-        return unread
-
-    def added(self) -> list[Tensor]:
-        """Parameters that were updated with a gradient that was added to what was there before."""
-        return [slot.parameter for slot, _ in self.consumed if slot.primal in self._uncleared]
-
-    def unleft(self) -> list[Tensor]:
-        """Parameters that were updated, and whose gradient stays."""
-        slots = [slot for slot, _ in self.consumed if slot.primal not in self._emptied]
-        return [slot.parameter for slot in slots if self._stand_ins[slot.primal].grad is not None]
+    def gradients_before(self) -> GradientsBefore:
+        left: dict[int, Left | None] = {}
+        for slot, _ in self.consumed:
+            if (grad := self._stand_ins[slot.primal].grad) is None:
+                left[slot.primal] = None
+            else:
+                left[slot.primal] = "zeros" if from_fun(grad) is self._zeros.get(slot.primal) else "value"
+        return gradients_before(self.tensors.gradients, self._others.values(), left)
 
     def check_shared(self) -> None:
         """NotCompiled where the body wrote a gradient that another lies over in PyTorch, where that was changed, too."""
@@ -336,10 +283,10 @@ class Recorder:
 
     def later(self, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(value, SYMBOLIC) for value in (*args, *kwargs.values())):
-            raise NotCompiled(f"{here()}: a scheduler is given a size")
+            raise NotCompiled(f"{here()}a scheduler is given a size")
         if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
             raise NotCompiled(
-                f"{here()}: {type(scheduler).__name__}.step() is given a tensor, whose value is not known while the step is "
+                f"{here()}{type(scheduler).__name__}.step() is given a tensor, whose value is not known while the step is "
                 "compiled: return it, and call scheduler.step() after the step"
             )
         self._scheduled.append(scheduler)
@@ -393,7 +340,7 @@ def _other_leaves(loss: Tensor, known: set[int]) -> list[Tensor]:
             continue
         seen.add(node)
         if node.name() == "torch::autograd::AccumulateGrad":
-            if id(node.variable) not in known:
+            if id(node.variable) not in known and node.variable.requires_grad:  # no longer: PyTorch passes over it
                 found[id(node.variable)] = node.variable
         else:
             waiting += [following for following, _ in node.next_functions]
@@ -407,22 +354,25 @@ def _refusing_print() -> Callable[..., None]:
     thread = threading.get_ident()
 
     def refuse_print(*args: Any, **kwargs: Any) -> None:
-        caller = sys._getframe(1)
-        path = caller.f_code.co_filename
-        is_users = not (is_trusted_code(caller.f_code, caller.f_globals) if path.startswith("<") else wire.is_internal_file(path))
-        if threading.get_ident() != thread or not is_users:
+        if threading.get_ident() != thread or not _is_users(sys._getframe(1)):
             return _print(*args, **kwargs)
-        raise NotCompiled(f"{here()}: print() would run once, while the step is traced: return what you want to print")
+        raise NotCompiled(f"{here()}print() would run once, while the step is traced: return what you want to print")
 
     return refuse_print
 
 
+def _is_users(frame: types.FrameType) -> bool:
+    """Whether a line is the program's, which may be a string."""
+    path = frame.f_code.co_filename
+    return not (is_trusted_code(frame.f_code, frame.f_globals) if path.startswith("<") else wire.is_internal_file(path))
+
+
 def here() -> str:
-    """The user's line that is running: "train.py:41"."""
+    """The user's line that is running, before what is said of it: "train.py:41: "."""
     frame = sys._getframe(1)
-    while frame is not None and wire.is_internal_file(frame.f_code.co_filename):
+    while frame is not None and not _is_users(frame):
         frame = frame.f_back
-    return "" if frame is None else f"{wire.short(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "" if frame is None else f"{wire.short(frame.f_code.co_filename)}:{frame.f_lineno}: "
 
 
 def trace_step(
@@ -470,10 +420,12 @@ def trace_step(
                 raise NotCompiled("the step registers a gradient hook on a tensor that stays: it would be registered once")
             if any(t.shape != fake.shape or t.stride() != fake.stride() for t, fake in zip(tensors, fakes, strict=True)):
                 raise SideEffect("the step changes the shape or strides of an argument or of its model's tensors")
-            _check(recorder, inputs)
+            if not recorder.consumed:
+                raise NotCompiled(
+                    "the step never calls optimizer.step() with a gradient: train_step wants forward, backward() and step() in it"
+                )
             recorder.check_shared()
             found["before"] = recorder.gradients_before()
-            found["between"] = recorder.added(), recorder.unleft()
             found["learns"] = [
                 (i, t.requires_grad) for i, (t, original) in enumerate(zip(tensors, inputs, strict=False))
                 if t.is_leaf and t.requires_grad != original.requires_grad
@@ -510,16 +462,6 @@ def trace_step(
     return _arranged(gm, inputs, found, reads.is_users)
 
 
-def _check(recorder: Recorder, inputs: list[Tensor]) -> None:
-    if not recorder.consumed:
-        raise NotCompiled(
-            "the step never calls optimizer.step() with a gradient: train_step wants forward, backward() and step() in it"
-        )
-    for slot, _ in recorder.consumed:
-        if slot.primal not in recorder.cleared | recorder.tensors.dropped:
-            raise NotCompiled("the step has no optimizer.zero_grad(): train_step consumes the gradients, so call it in the step")
-
-
 def _arranged(
     gm: torch.fx.GraphModule, inputs: list[Tensor], found: dict[str, Any], is_users: Callable[[Tensor], bool]
 ) -> Traced:
@@ -545,13 +487,12 @@ def _arranged(
     early = [i for i in range(gradients) if outputs[i] not in late]
     order = [*early, *range(gradients, len(outputs)), *(i for i in range(gradients) if outputs[i] in late)]
     place = {old: new for new, old in enumerate(order)}
-    cleared, without, dropped, unread = found["before"]
-    lost = {id(parameter) for parameter in cleared} | {id(inputs[i]) for i in dropped}
+    states = recorder.tensors.gradients
     first_kept = gradients + len(recorder.consumed)
     kept = []
     for k, (i, raw) in enumerate(found["kept"]):
-        read = not raw or _is_read(outputs[first_kept + k], outputs)
-        kept.append((i, place[first_kept + k], read and id(inputs[i]) not in lost))
+        read = states[i].now == "sum" and (not raw or _is_read(outputs[first_kept + k], outputs))
+        kept.append((i, place[first_kept + k], read))
     output.args = (tuple(outputs[i] for i in order),)
     distributed.refuse_collectives(gm.graph)
     traced_kernels.correct_results(gm.graph)
@@ -564,8 +505,7 @@ def _arranged(
         gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],
         results=_in_order(found["returned"], place),
         mutated=[(i, place[results + k]) for k, i in enumerate(found["mutated"])],
-        kept=kept, afterwards=recorder.afterwards, cleared=cleared, without=without, dropped=dropped, unread=unread,
-        between=found["between"], learns=found["learns"],
+        kept=kept, afterwards=recorder.afterwards, before=found["before"], learns=found["learns"],
     )  # fmt: skip
 
 
@@ -602,9 +542,8 @@ def _check_order(gm: torch.fx.GraphModule, recorder: Recorder, placeholders: lis
             if is_view(node):
                 updated.add(node)
             elif after:
-                raise NotCompiled(
-                    f"{wire.origin(node)}: the step uses a parameter again after optimizer.step(): make it two train_steps"
-                )
+                line = f"{line}: " if (line := wire.origin(node)) else ""
+                raise NotCompiled(f"{line}the step uses a parameter again after optimizer.step(): make it two train_steps")
         after = after or node is recorder.last_node
 
 

@@ -16,6 +16,7 @@ from trainc.base import interrupts, records
 from trainc.base.errors import UserError
 from trainc.base.shared_kernels import SharedKernels
 from trainc.base.step_graph import StepGraph
+from trainc.torch.capture.gradient_states import Want
 from trainc.torch.capture.step_results import Returned
 from trainc.torch.capture.step_trace import Traced
 from trainc.torch.capture.structure import unflatten
@@ -60,9 +61,14 @@ class CompiledStep:
                 "step; use trainc.compile for this model"
             )
         self._memory = PlanMemory([*(slot.primal for slot in traced.slots), *(i for i, _ in traced.mutated)])
-        read = [*traced.unread, *(i for i, _, reads in traced.kept if reads)]
-        added, unleft = traced.between
-        self._unleft = Unleft(unleft, [*added, *(inputs[i] for i in read if isinstance(inputs[i], torch.nn.Parameter))])
+        before = traced.before
+        wants = {**before.wants, **{i: Want.NO_VALUE for i, _, read in traced.kept if read}}
+        # Not of arguments, which are others at each call.
+        lasting = [i for i in wants if i in before.left or isinstance(inputs[i], torch.nn.Parameter)]
+        left = {id(inputs[i]): what for i, what in before.left.items()}
+        self._unleft = Unleft(left, {id(inputs[i]): wants[i] for i in lasting})
+        self._read = [*before.read, *(i for i, _, read in traced.kept if read)]
+        self._unread = [i for i in before.wants if i not in before.read]
 
     def __call__(self, tensors: list[Tensor], args: tuple, kwargs: dict) -> Any:
         self._check_gradients(tensors)
@@ -129,13 +135,14 @@ class CompiledStep:
             self._build(found)
 
     def _check_gradients(self, tensors: list[Tensor]) -> None:
-        """UserError where a gradient from before would be added to one of the step's, or be read."""
-        if any(parameter.grad is not None for parameter in self.traced.without):
+        """UserError where a gradient from before would be added to one of the step's, be used or be read."""
+        held = any(tensors[i].grad is not None for i in self._unread)
+        if held or any(state.want and other.grad is not None for other, state in self.traced.before.others):
             raise GradientsHeld(
                 "trainc.train_step: parameters hold gradients from outside of the step, which would be added to its "
                 "own or used as they are: call optimizer.zero_grad() before"
             )
-        for i in (*self.traced.unread, *(i for i, _, read in self.traced.kept if read)):
+        for i in self._read:
             if tensors[i].grad is not None:
                 raise GradientsHeld(
                     f"trainc.train_step: the step reads the gradient of a tensor of shape {list(tensors[i].shape)} that "
@@ -143,9 +150,15 @@ class CompiledStep:
                 )
 
     def _clear_gradients(self, tensors: list[Tensor]) -> None:
-        for tensor in (*self.traced.cleared, *(tensors[i] for i in self.traced.dropped)):
+        before = self.traced.before
+        others = [(other, state.now) for other, state in before.others]
+        for tensor in (*(tensors[i] for i in before.drops), *(other for other, now in others if now == "own")):
             if tensor.grad is not None:
                 tensor.grad = None
+        for tensor in (*(tensors[i] for i in before.zeros), *(other for other, now in others if now == "zeros")):
+            if tensor.grad is not None:
+                with torch.no_grad():
+                    tensor.grad.zero_()
 
     def _build(self, found: Found) -> None:
         traced, record, where = self.traced, self.record, self._runners.device

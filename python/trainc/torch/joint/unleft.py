@@ -1,30 +1,29 @@
-"""Gradients that one compiled step does not leave, and another one would add to.
+"""Gradients that one compiled step does not leave, and that another one must not find.
 
-A body that begins with zero_grad() leaves its gradients behind. A compiled one does not: who would read them is another step of
-the same parameters, which adds to them before it clears them. That one is refused.
+A body that begins with zero_grad() leaves its gradients behind. A compiled one does not: who would find them is another step of
+the same parameters, which adds to them, reads them or updates by them before it clears them. That one is refused.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-
-import torch
+from collections.abc import Mapping
 
 from trainc.base.errors import UserError
+from trainc.torch.capture.gradient_states import Left, Want, clash
 
 
 class Unleft:
-    """Of one compiled step, which holds its parameters. `unleft`: those whose gradients its body leaves, and it does not;
-    `wanted`: those that must have no gradient from before."""
+    """Of one compiled step, which holds its parameters; by their ids. `left`: what its body leaves of their gradients, and it
+    does not; `wants`: what must hold of those from before."""
 
-    def __init__(self, unleft: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]):
+    def __init__(self, left: Mapping[int, Left], wants: Mapping[int, Want]):
         self.ran = False
-        self._unleft, self._wanted = set(map(id, unleft)), set(map(id, wanted))
-        self._before: list[weakref.ref[Unleft]] = []  # those whose gradients its body would add to
+        self._left, self._wants = left, wants
+        self._before: list[weakref.ref[Unleft]] = []  # those that leave what this must not find
         for other in list(_steps):
             for step, before in ((self, other), (other, self)):
-                if not step._wanted.isdisjoint(before._unleft):
+                if any(clash(step._wants[i], before._left[i]) for i in step._wants.keys() & before._left.keys()):
                     step._before.append(weakref.ref(before))
         _steps.add(self)
 
@@ -32,7 +31,7 @@ class Unleft:
         if any((before := each()) is not None and before.ran for each in self._before):
             raise UserError(
                 "trainc.train_step: another step has updated these parameters, whose gradients it leaves in PyTorch for this one "
-                "to add to, and not when it is compiled: call optimizer.zero_grad() at the end of both, or where both begin"
+                "to find, and not when it is compiled: call optimizer.zero_grad() at the end of both, or where both begin"
             )
 
 
