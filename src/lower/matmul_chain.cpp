@@ -338,7 +338,7 @@ class MatmulChain {
     }
     for (Part& p : parts_)
       if (!in_consumers(group_, p.contract)) body.push_back(p.part->multiply(batch_, {rows_here, columns, nullptr}));
-    body.push_back(loop_over_rows(rows, columns));
+    body.push_back(loop_over_rows(at, rows, columns));
     for (Part& p : parts_)
       if (in_consumers(group_, p.contract) && !p.transposed)
         body.push_back(p.part->multiply(batch_, {rows_here, nullptr, columns}));
@@ -353,7 +353,7 @@ class MatmulChain {
     return block(std::move(body));
   }
 
-  Stmt loop_over_rows(const Expr& rows, const Expr& columns) {
+  Stmt loop_over_rows(const Expr& at, const Expr& rows, const Expr& columns) {
     const int b = nest().add_var("b", matrix_.batch), m = nest().add_var("m", matrix_.rows),
               r = nest().add_var("row", block_rows_);
     for (const ScratchBlock& s : blocks_in_scratch_)
@@ -362,8 +362,50 @@ class MatmulChain {
     std::vector<Stmt> row =
         loops_.row(nest().var(b) * matrix_.rows + nest().var(m), {loops_.factors().inner, nullptr, columns});
     if (row.empty()) return block({});
-    return loop::for_loop(LoopKind::Serial, r, rows,
-                          substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}}));
+    Stmt here = substitute(block(std::move(row)), {{b, batch_}, {m, first_ + nest().var(r)}});
+    std::vector<Stmt> body = look_ahead(at, nest().var(r));
+    body.push_back(std::move(here));
+    return loop::for_loop(LoopKind::Serial, r, rows, block(std::move(body)));
+  }
+
+  // --- looking ahead
+  /// What is asked for with row `r` of block `at`: that row of the next block, and the row that the next entry of the
+  /// batch has there of what a task packs whole. Rows of heads are some lines each, far apart: no hardware sees them
+  /// coming, and packing would wait for each.
+  std::vector<Stmt> look_ahead(const Expr& at, const Expr& r) {
+    std::vector<Stmt> asked;
+    const auto within = [](const Expr& e, int64_t extent) { return loop::apply(Op::Min, {e, integer(extent - 1)}); };
+    const Expr is_last = loop::apply(Op::Eq, {at, integer(blocks_ - 1)});
+    const Expr next_entry = within(batch_ + integer(1), matrix_.batch);
+    const Expr batch = loop::apply(Op::Select, {is_last, next_entry, batch_});
+    const Expr next = loop::apply(Op::Select, {is_last, r, first_ + integer(block_rows_) + r});
+    const Expr row = within(next, matrix_.rows) - first_;
+    for (Part& p : parts_) {
+      if (p.transposed) continue;
+      const lower::ContractionSpec& spec = p.expressions->spec;
+      const bool produces = !in_consumers(group_, p.contract);
+      const int64_t depth = spec.k, width = spec.n;
+      if (produces && spec.lhs_k_contiguous) ask(asked, depth, [&](const Expr& k) { return spec.lhs(batch, row, k); });
+      if (chunks_ > 1 || spec.rhs_k_contiguous != produces) continue;
+      const Expr other = within(first_ + r, produces ? width : depth);
+      if (produces) ask(asked, depth, [&](const Expr& k) { return spec.rhs(next_entry, other, k); });
+      else ask(asked, width, [&](const Expr& n) { return spec.rhs(next_entry, n, other); });
+    }
+    return asked;
+  }
+  /// The lines of `length` neighbours of an operand, if it is memory.
+  void ask(std::vector<Stmt>& asked, int64_t length, const std::function<Expr(const Expr&)>& element) {
+    const loop::ExprNode* first = load_of(element(integer(0)));
+    if (!first || nest().buffers.at(static_cast<size_t>(first->id)).space != loop::Space::Argument) return;
+    for (int64_t i = 0; i < length; i += cost::kCacheLine / size_of(first->dtype))
+      if (const Expr e = element(integer(i)); const loop::ExprNode* load = load_of(e))
+        asked.push_back(loop::prefetch(load->id, load->args[0], 2));
+  }
+  static const loop::ExprNode* load_of(const Expr& e) {
+    if (e->kind == loop::ExprKind::Load) return e.get();
+    for (const Expr& a : e->args)
+      if (const loop::ExprNode* found = load_of(a)) return found;
+    return nullptr;
   }
 
   const Schedule& schedule_;

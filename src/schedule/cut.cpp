@@ -294,8 +294,10 @@ Cut cut_joint(const Graph& joint, int64_t primals, int64_t forward_outputs,
     if (const Node* v = joint.outputs.at(i).value) {
       require(!of_tangents.count(v), "a forward output depends on a tangent");
       // A moved copy is not: what it was moved from serves the backward as well, and the copy may wait until somebody
-      // reads it.
-      if (joint.outputs[i].strides.empty() && !is_movement(base_of(v)->op)) forward_output_of.emplace(base_of(v), i);
+      // reads it. Nor is an input: the caller may be given a view of it, of another shape, in that output's place.
+      const Node* base = base_of(v);
+      if (joint.outputs[i].strides.empty() && !is_movement(base->op) && base->op != Op::Input)
+        forward_output_of.emplace(base, i);
     }
 
   // What the backward uses of values that no tangent reaches.

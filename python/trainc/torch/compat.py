@@ -155,6 +155,7 @@ RECURRENT_LAYERS = Patch(decompositions, "_rnn_helper")  # eager's dropout betwe
 MODULE_CALL = Patch(torch.nn.Module, "_call_impl")  # a thread waits while another traces the module
 RUNTIME_WRAPPER = Patch(runtime_wrappers, "_create_runtime_wrapper")  # our node of autograd instead of AOTAutograd's
 JOINT_GRAPH_LOG = Patch(graph_compile, "_log_joint_graph")  # not written where nobody reads it
+AFFINE_GRID = Patch(torch, "affine_grid_generator")  # autocast narrows a product within its kernel
 CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
 REFERENCES_SEE = Patch(reference_wrappers, "utils")  # an expanded operand in bf16 stays one
 FAKE_RESULTS = Patch(FakeTensorMode, "cache")  # what fake tensors remember of results by rules of ours is not PyTorch's to know
@@ -515,6 +516,11 @@ VIEWS_OF_RESULTS = (  # what a result may be to AOTAutograd that is a view of an
     OutputType.alias_of_intermediate, OutputType.alias_of_intermediate_save_as_output,
     OutputType.alias_of_intermediate_base_is_user_output,
 )  # fmt: skip
+
+
+def is_made_by_strides(sequence: Any) -> bool:
+    """Whether a view is made again by its sizes and strides, and not by the operations of a ViewMetaSequence."""
+    return sequence is None or any(view.has_symbolic_inputs for view in sequence.sequence)
 
 
 def no_views(sequence: Any) -> Any:

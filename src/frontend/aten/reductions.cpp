@@ -11,13 +11,19 @@ Outcome total(const Call& c, Value x, Value sum) {
   return shaped(c, sum.numel() == 0 ? sum : from_zero(sum, x.numel() / sum.numel()));
 }
 
+/// What is summed: eager rounds each element to the half type that is asked for, and adds them up in f32.
+Value terms(const Call& c) {
+  Value x = c.arg(0, "self").tensor();
+  const bool rounds = size_of(c.dtype()) == 2 && is_float(c.dtype()) && x.dtype() != c.dtype();
+  return rounds ? cast(cast(x, c.dtype()), c.compute()) : c.in(0, "self");
+}
 Outcome sum_row(const Call& c) {
-  Value x = c.in(0, "self");
+  Value x = terms(c);
   if (c.dtype() == DType::Bool) return std::nullopt;
   return total(c, x, sum(x, axes_of(c, c.arg(1, "dim"), x.rank())));
 }
 Outcome sum_all(const Call& c) {
-  Value x = c.in(0, "self");
+  Value x = terms(c);
   return total(c, x, sum(x, all_axes(x.rank())));
 }
 

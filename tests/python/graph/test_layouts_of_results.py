@@ -22,7 +22,7 @@ FOUND = {
     "copysign", "div", "floor_divide", "heaviside", "logaddexp", "logical_and", "native_batch_norm", "_native_batch_norm_legit",
     "_batch_norm_with_update", "nn.functional.cross_entropy", "nn.functional.pad", "nn.functional.interpolate",
     "nn.functional.max_unpool2d", "nn.functional.batch_norm", "normal", "nn.functional.smooth_l1_loss", "nn.functional.dropout",
-    "nn.functional.mse_loss", "nn.functional.huber_loss", "nn.functional.channel_shuffle", "nn.functional.logsigmoid",
+    "angle", "nn.functional.mse_loss", "nn.functional.huber_loss", "nn.functional.channel_shuffle", "nn.functional.logsigmoid",
 }  # fmt: skip
 # Written out in other operations, or their gradients are; linear algebra gives columns.
 NOT_AS_EAGER = {

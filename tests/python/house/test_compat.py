@@ -41,6 +41,7 @@ REPLACED = {
     compat.MODULE_CALL: ["self", "args", "kwargs"],
     compat.RUNTIME_WRAPPER: ["compiled_fn"],
     compat.JOINT_GRAPH_LOG: None,
+    compat.AFFINE_GRID: None,
     compat.CAUSAL_MASK_LOOK: ["mask", "is_causal", "size"],
     compat.FAKE_RESULTS: None,
     compat.FAKE_RESULT_GOES: ["key"],
@@ -390,6 +391,7 @@ def test_views_that_a_result_is_made_again_by():
     sequences = [info.view_meta_sequence for info in told if info.output_type in compat.VIEWS_OF_RESULTS]
     assert len(sequences) == 3 and all(each.sequence and not compat.no_views(each).sequence for each in sequences)
     assert compat.no_views(None) is None
+    assert compat.is_made_by_strides(None) and not any(map(compat.is_made_by_strides, sequences))
 
 
 def test_dynamo_is_kept_out_and_has_errors_of_its_own():

@@ -1,7 +1,8 @@
 """Operations that eager refuses for the dtypes of their operands, which a trace lets pass: PyTorch finds what a result would be
 like without its kernels, and these alone look (a product of f64 and f32, a loss whose target is of another dtype, a number that
 the dtype cannot hold: -1e9 in f16); and a write in place becomes an operation that gives another tensor (an integer tensor times
-0.5). Eager is asked with small tensors, once for each operation, its operands' dtypes and such a number."""
+0.5). Eager is asked with small tensors, once for each operation, its operands' dtypes and such a number; so it is about numbers
+that some kernels look at themselves (`refuse_numbers`)."""
 
 from __future__ import annotations
 
@@ -22,6 +23,11 @@ _PLAIN = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _LEAST_LIMIT = torch.finfo(torch.float16).max
 _PRODUCTS = {getattr(torch.ops.aten, name) for name in (
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "convolution",
+)}  # fmt: skip
+# Eager's kernels, and no rule for traces, refuse a negative beta, and the gradient of an activation in place with a negative
+# slope. (Found by giving numbers out of range to all losses, activations, pads, pools and draws.)
+_LOOK_AT_NUMBERS = {getattr(torch.ops.aten, name) for name in (
+    "smooth_l1_loss", "leaky_relu_backward", "elu_backward", "rrelu_with_noise_backward",
 )}  # fmt: skip
 _refused: dict[tuple, str | None] = {}  # by operation, dtypes and the numbers that a dtype cannot hold: what eager says
 
@@ -45,6 +51,23 @@ def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
             _refused[key] = _said(node.target, _arguments(node), 0) if product else _said_of_mixed(node, floats, odd)
         if (said := _refused[key]) is not None:
             raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
+
+
+def refuse_numbers(nodes: Iterable[torch.fx.Node]) -> None:
+    """NotCompiled where eager's own kernel refuses a number, in forward or backward."""
+    for node in nodes:
+        if node.op != "call_function" or getattr(node.target, "overloadpacket", None) not in _LOOK_AT_NUMBERS:
+            continue
+        arguments = _arguments(node)
+        key = (node.target, str([arg for arg in arguments[0] if not isinstance(arg, torch.Tensor)]))
+        if key not in _refused:
+            _refused[key] = said_to(node.target, arguments, _of_one_element)
+        if (said := _refused[key]) is not None:
+            raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
+
+
+def _of_one_element(arg: Any) -> Any:
+    return torch.ones(1) if isinstance(arg, torch.Tensor) else arg
 
 
 def _odd(node: torch.fx.Node, floats: set[torch.dtype]) -> tuple[float, ...]:
@@ -115,4 +138,4 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-__all__ = ["check_in_place", "refuse_mixed", "said_to"]
+__all__ = ["check_in_place", "refuse_mixed", "refuse_numbers", "said_to"]

@@ -31,6 +31,10 @@ def _as_images(result: torch.Tensor, args: tuple) -> torch.Tensor:
     return torch.empty_like(result, memory_format=decompositions.utils.suggest_memory_format(operand))
 
 
+def _row_major_of_complex(result: torch.Tensor, args: tuple) -> torch.Tensor:
+    return _row_major(result, args) if args[0].is_complex() else result
+
+
 def _as_product(result: torch.Tensor, args: tuple) -> torch.Tensor:
     """As a product of the two operands lies, like most elementwise results."""
     return torch.empty_like(torch.mul(*args[:2]), dtype=result.dtype)
@@ -56,6 +60,7 @@ _LAYOUTS: dict[OpOverload, Layout] = {
     aten.smooth_l1_loss_backward.default: _row_major,
     aten.huber_loss_backward.default: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
+    aten.angle.default: _row_major_of_complex,
     aten.pow.Scalar: _row_major,
     aten.native_layer_norm_backward.default: _row_major,
     aten.native_batch_norm.default: _as_images,
@@ -122,7 +127,10 @@ def _laid(rule: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
 
     @functools.wraps(rule)  # fake tensors ask once for a rule's name whether it is PyTorch's own, and keep the answer
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        results = rule(*args, **kwargs)
+        try:
+            results = rule(*args, **kwargs)
+        except ZeroDivisionError:  # PyTorch's rules for gradients of losses divide by the number of elements, 0 too
+            results = torch.empty_like(args[1])
         if not _on_cpu(args):
             return results
         if isinstance(results, torch.Tensor):

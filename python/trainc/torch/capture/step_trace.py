@@ -27,7 +27,7 @@ from trainc.torch.capture import checkpoints, distributed, operation_cache, trac
 from trainc.torch.capture.averages import Averages
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
-from trainc.torch.capture.dtypes import refuse_mixed
+from trainc.torch.capture.dtypes import refuse_mixed, refuse_numbers
 from trainc.torch.capture.gradient_states import GradientsBefore, GradientState, Left, gradients_before
 from trainc.torch.capture.step_guards import NotYet, Unknown, check_result
 from trainc.torch.capture.step_objects import Reached
@@ -500,6 +500,7 @@ def _arranged(
     gm.graph.eliminate_dead_code()
     gm.recompile()
     wire.give_backward_its_lines(gm.graph)
+    refuse_numbers(gm.graph.nodes)
     constants = lift_constants(gm, placeholders[-1], is_users)
     return Traced(
         gm, constants, len(early), [slot for slot, _ in recorder.consumed], found["structure"],

@@ -5,7 +5,8 @@ an operation of ours that the compiler knows stands before it, and checks when t
 written out in operations with other zeros, and another gradient at NaN: they stay whole, and are rows of the front end. So do
 the margin losses of several classes: of several labels, PyTorch adds up terms for places past the last label, too; of one, a NaN
 and a margin that is just kept have another loss and gradient. Resizing by a given factor takes the factor also where eager's
-kernels do not look at it; linearly, it has the weights of resize.py. `cov` and `combinations` look at numbers that the sizes
+kernels do not look at it; linearly, it has the weights of resize.py. Within the kernel of `affine_grid` is a product, which
+autocast narrows. `cov` and `combinations` look at numbers that the sizes
 tell, in tensors; these are written out without a look."""
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 
 from trainc.base.patches import patched
 from trainc.torch import compat
-from trainc.torch.capture import layouts_of_results, resize
+from trainc.torch.capture import layouts_of_results, resize, turns
 from trainc.torch.compat import DispatchKey, OpOverload, OpOverloadPacket, decompositions
 
 _library = torch.library.Library("trainc", "FRAGMENT")
@@ -120,6 +121,21 @@ def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -
     return torch.stack([x[places[:, column]] for column in range(r)], 1)
 
 
+_affine_grid_of = compat.AFFINE_GRID.original()
+
+
+def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool) -> torch.Tensor:
+    """Under autocast, as eager's kernel makes it: a product, which autocast narrows, of the places of an image and theta."""
+    if not torch.is_autocast_enabled(theta.device.type):
+        return _affine_grid_of(theta, size, align_corners)
+    count = len(size) - 2
+    with compat.DisableAutocast():
+        identity = torch.eye(count, count + 1, dtype=theta.dtype, device=theta.device).expand(size[0], count, count + 1)
+        places = _affine_grid_of(identity, size, align_corners).reshape(size[0], -1, count)
+        places = torch.cat([places, torch.ones_like(places[..., :1])], -1)
+    return torch.bmm(places, theta.transpose(1, 2)).reshape(size[0], *size[2:], count)
+
+
 _aten = torch.ops.aten
 _RESIZES = {
     **{name: getattr(decompositions, name) for name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")},
@@ -200,7 +216,10 @@ def as_eager() -> Iterator[None]:
     for table, ours in tables:
         table.update(ours)
     try:
-        with patched(*compat.REFERENCES_SEE, layouts_of_results.References()), _remembered_apart():
+        with (
+            patched(*compat.REFERENCES_SEE, layouts_of_results.References()), _remembered_apart(),
+            patched(*compat.AFFINE_GRID, turns.mine(_affine_grid, _affine_grid_of)),
+        ):  # fmt: skip
             yield
     finally:
         for (table, _), theirs in zip(tables, rules, strict=True):

@@ -24,7 +24,7 @@ from trainc.torch import compat, numbers
 from trainc.torch.capture import distributed, operation_cache, traced_kernels, turns, writes
 from trainc.torch.capture.bound import bounded
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
-from trainc.torch.capture.dtypes import refuse_mixed
+from trainc.torch.capture.dtypes import refuse_mixed, refuse_numbers
 from trainc.torch.capture.trace import recurrent_layers, without_tokens
 from trainc.torch.compat import functorch_config, graph_compile, trace_log
 from trainc.torch.graph import wire
@@ -86,6 +86,7 @@ class Compiler:
         self.reshaped: list[Any] = []  # operations of the trace that gave a tensor another shape in place
         self.otherwise: set[int] = set()  # results whose history is not that of the views that they are made again by
         self.in_written: set[int] = set()  # results that lie in arguments that the program writes
+        self.expanded: set[int] = set()  # arguments that show a place of their memory more than once
         self.without_history: list[int] = []  # of the graph's outputs: the program's results that autograd knows nothing of
         self.gives_inner = True  # gradients of results that others are made of, to whoever asks for them
 
@@ -116,6 +117,7 @@ class Compiler:
         traced_kernels.correct_results(gm.graph)
         self.begin = beginnings(gm.graph)
         refuse_mixed(node for node in gm.graph.nodes if not wire.is_backward(node))
+        refuse_numbers(gm.graph.nodes)
         self._make, key = make, ()
         if self.symbols is not None:
             self._template = self.symbols.template(gm, self.result())
@@ -496,6 +498,9 @@ def _views_as_eager(outputs: list[Any], compiler: Compiler, has_backward: bool) 
         of_result = info.output_type in compat.VIEWS_OF_RESULTS
         if i in compiler.in_written and info.output_type not in of_inputs:  # it would lie in the new values that are copied
             raise NotCompiled("a result is one of several parts of an argument that is written", in_pytorch=True)
+        of_expanded = info.output_type in of_inputs and info.base_idx in compiler.expanded
+        if of_expanded and compat.is_made_by_strides(info.view_meta_sequence):
+            raise NotCompiled("a result is a view, of sizes that change, of an argument that is expanded")
         if of_result and compiler.reshaped:
             raise NotCompiled(f"results share memory, and {compiler.reshaped[0]} gives a tensor another shape", in_pytorch=True)
         if of_result and not info.requires_grad:
@@ -585,6 +590,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
             if not runs:
                 compiler.otherwise = histories.otherwise(inputs, results)
                 compiler.in_written = histories.in_written(inputs, results)
+                compiler.expanded = histories.expanded(inputs)
             runs += 1
             return results
 

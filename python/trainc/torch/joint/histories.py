@@ -39,6 +39,14 @@ def in_written(inputs: Sequence[Any], results: Sequence[Any]) -> set[int]:
     return {i for i, result in enumerate(results) if _is_strided(result) and compat.storage_id(result) in given}
 
 
+def expanded(inputs: Sequence[Any]) -> set[int]:
+    """The arguments that show a place of their memory more than once. A view of one that AOTAutograd makes again by its sizes and
+    strides, as it does where sizes are symbols, has another gradient than the program's: PyTorch's for `as_strided` is the mean
+    over the elements that share a place."""
+    strides = [t.stride() if _is_strided(t) else () for t in inputs]
+    return {i for i, steps in enumerate(strides) if any(isinstance(step, int) and step == 0 for step in steps)}
+
+
 def _by_memory(tensors: Iterable[Any]) -> dict[int, Tensor]:
     return {compat.storage_id(tensor): tensor for tensor in tensors if _is_strided(tensor)}
 
@@ -63,4 +71,4 @@ def _by_views(result: Tensor, whole: Tensor, given: bool) -> bool:
     return True
 
 
-__all__ = ["in_written", "otherwise"]
+__all__ = ["expanded", "in_written", "otherwise"]

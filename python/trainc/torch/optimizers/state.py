@@ -14,6 +14,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trainc.base.arithmetic import flushes_denormals
+from trainc.base.errors import UserError
 from trainc.torch import compat
 from trainc.torch.guards.overlap import Apart
 from trainc.torch.guards.places import contents, contents_guard
@@ -138,6 +139,8 @@ class Numbers:
         self._known = WeakIdKeyDictionary()  # tensor -> (version, number)
 
     def read(self, number: Tensor) -> float:
+        if not isinstance(number, torch.Tensor):
+            raise UserError(f"trainc: an optimizer's state holds {number!r} in the place of a tensor, which PyTorch refuses, too")
         if number.is_cpu:
             return number.item()
         known = self._known.get(number)
