@@ -21,7 +21,7 @@ from trainc.torch.guards import overlap
 from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
-from trainc.torch.joint.second_order import SECOND
+from trainc.torch.joint.second_order import BESIDE, SECOND
 from trainc.torch.run.executable import NoAddress
 from trainc.torch.run.runner import Runners
 from trainc.torch.strided import is_static
@@ -132,6 +132,9 @@ class GraphAgain:
             raise UserError(f"{self._region}: torch.compile has no gradient of {asked} of this region")
         self.often |= often
         messages.warn_once(f"second order {self._name} {what}", f"{self._name} runs in PyTorch where {what}")
+
+    def differentiates(self, places: frozenset[int]) -> None:
+        self.asked(True, BESIDE)
 
 
 def _record(inputs: Sequence[Any], tune: str) -> records.Compilation:

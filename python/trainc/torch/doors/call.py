@@ -35,6 +35,7 @@ from trainc.torch.guards import overlap
 from trainc.torch.guards.overlap import Overlapping
 from trainc.torch.joint import compiler as joint
 from trainc.torch.joint import family
+from trainc.torch.joint.second_order import BESIDE
 from trainc.torch.run.deferred import out_of_sight
 from trainc.torch.run.runner import Runners
 
@@ -90,6 +91,7 @@ class CompiledCall(compat.ModuleCall):
         self._signatures = Signatures(self._model, self._is_full, self._seen_once.clear)
         self._unsettled: set[Any] = set()  # kinds of calls whose tracing changed Python state, once
         self._stateful: dict[Any, Entry] = {}  # those that did so again, and what runs them
+        self._differentiated: dict[tuple, frozenset[int]] = {}  # by such a kind: the results that a loss is made of
         self._second_order: set[tuple] = set()  # kinds of calls of whose gradients the program takes gradients
         self._busy = False
         self._beyond_dynamo = False  # whether a trace has shown that the program does what Dynamo would not do
@@ -353,17 +355,21 @@ class CompiledCall(compat.ModuleCall):
         tensors, arguments = separate[: len(tensors)], separate[len(tensors) :]
 
         def again_of(numbers: bool) -> CallAgain:
-            return CallAgain(record.name, self._signatures.variants, shapes, call, numbers, self._differentiated_again)
+            told = self._differentiated_again, self._differentiates
+            return CallAgain(record.name, self._signatures.variants, shapes, call, numbers, *told)
+
+        def prepared(compiler: joint.Compiler, numbers: bool) -> joint.Compiler:
+            compiler.program, compiler.gives_inner = again_of(numbers), self._gives_inner
+            compiler.differentiated = self._differentiated.get(kind_of(call.kind), frozenset())
+            return compiler
 
         def static() -> Entry:
             compiler = joint.Compiler(record, attempt.runners, fusion=self._fusion, verification=self._verification)
-            compiler.program, compiler.gives_inner = again_of(False), self._gives_inner
-            return self._trace(attempt, [*tensors, *arguments], originals, compiler)
+            return self._trace(attempt, [*tensors, *arguments], originals, prepared(compiler, False))
 
         def symbolic(symbols: Symbols) -> family.Serve:
             compiler = joint.Compiler(record, attempt.runners, symbols, self._fusion, self._verification)
-            compiler.program, compiler.gives_inner = again_of(symbols.numbers is not None), self._gives_inner
-            entry = self._trace(attempt, symbols.inputs, originals, compiler)
+            entry = self._trace(attempt, symbols.inputs, originals, prepared(compiler, symbols.numbers is not None))
             return lambda inputs, record: entry if compiler.add_sizes(inputs, record) else None
 
         shapes = self._signatures.family(call.key)
@@ -411,6 +417,15 @@ class CompiledCall(compat.ModuleCall):
             self._second_order.add(kind_of(kind))
             self._signatures.serve_by(self._in_pytorch, lambda other: kind_of(other) == kind_of(kind))
             self._tell(records.Compilation(name, route="eager", reason=what))
+
+    def _differentiates(self, kind: tuple, places: frozenset[int]) -> None:
+        """A loss was made of these results, of which a trace had no backward: it is traced for them, once."""
+        same = kind_of(kind)
+        if same not in self._differentiated:
+            self._differentiated[same] = places
+            self._signatures.drop(lambda other: kind_of(other) == same)
+        elif self._differentiated[same] != places:  # else it was a call that waited for its backward meanwhile
+            self._differentiated_again(kind, True, BESIDE)
 
     def _route(self, attempt: Attempt) -> None:
         """Sends a signature through torch.compile's tracer, which sees Python itself, with trainc as its backend; to PyTorch

@@ -28,16 +28,22 @@ class CallAgain:
     alive: a loss that somebody keeps would keep the model."""
 
     def __init__(
-        self, name: str, variants: Variants, serving: Family, call: Call, numbers: bool, asked: Callable[[tuple, bool, str], None]
-    ):
+        self, name: str, variants: Variants, serving: Family, call: Call, numbers: bool,
+        asked: Callable[[tuple, bool, str], None], differentiates: Callable[[tuple, frozenset[int]], None],
+    ):  # fmt: skip
         """`numbers`: whether the trace has numbers that change."""
         self._name, self._structure, self._kind, self._numbers = name, call.structure, call.kind, numbers
         self._variant, self._variants = call.key[0], weakref.ref(variants)
         self._state, self._serving, self._asked = weakref.ref(variants.state), weakref.ref(serving), weakref.WeakMethod(asked)
+        self._differentiates = weakref.WeakMethod(differentiates)
 
     def asked(self, often: bool, what: str = SECOND) -> None:
         if (told := self._asked()) is not None:
             told(self._kind, often, what)
+
+    def differentiates(self, places: frozenset[int]) -> None:
+        if (told := self._differentiates()) is not None:
+            told(self._kind, places)
 
     def again(self, inputs: list[torch.Tensor]) -> Sequence[Any]:
         variants, state, serving = self._variants(), self._state(), self._serving()

@@ -31,6 +31,7 @@ class Signatures:
         # by key: what serves calls, each while its family's guards hold (None: whatever else the program reads)
         self._entries: dict[Any, list[tuple[family.Family | None, Entry]]] = {}
         self._families: dict[Any, list[family.Family]] = {}
+        self._dropped: list[family.Family] = []
         self._prints: list[numbers.Print] = []  # what a trace with numbers is compared with
         self._compiled: list[Signature] = []  # in the user's terms, to say in what a new one differs
 
@@ -80,6 +81,12 @@ class Signatures:
     def serve_by(self, entry: Entry, concerns: Callable[[tuple], bool]) -> None:
         """From now on `entry` alone serves calls whose kind this `concerns`."""
         self._entries.update({key: [(None, entry)] for key in self._entries if concerns(key[1])})
+
+    def drop(self, concerns: Callable[[tuple], bool]) -> None:
+        """Calls whose kind this `concerns` are traced anew. Those that wait for their backward still ask the old families."""
+        for key in [key for key in self._entries if concerns(key[1])]:
+            del self._entries[key]
+            self._dropped += self._families.pop(family.key_of(key), [])
 
     def traces(self) -> int:
         """The sizes of one trace have one entry."""

@@ -31,14 +31,15 @@ Layout = tuple[list[int], list[int]]
 
 def call_of(
     metadata: ViewAndMutationMeta, layout: Layout, detached: list[int], forward: Forward, backward: Backward, again: SecondOrder,
-    in_parts: InParts, made: list[int], intermediate: dict[int, int],
+    in_parts: InParts, made: list[int], intermediate: dict[int, int], beside: Sequence[int] = (),
 ) -> Callable[[list[Tensor]], list[Tensor]]:  # fmt: skip
     """A call with AOTAutograd's contract: a list of the trace's inputs in, its outputs out; inputs that forward writes to are
     written. `metadata`: what AOTAutograd found out about the trace, which is plain; `detached`: inputs that have no gradient, and
-    a history; `made`: inputs that the backward makes a gradient of; `intermediate`: outputs that others are made of."""
+    a history; `made`: inputs that the backward makes a gradient of; `intermediate`: outputs that others are made of; `beside`:
+    those that the trace has taken the history of, of whose gradients PyTorch makes those of the inputs."""
     (written, tangents), outputs = layout, metadata.output_info
     news, count = len(written), len(written) + len(outputs)
-    constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad]]
+    constant = [*range(news), *[news + i for i, out in enumerate(outputs) if not out.requires_grad and i not in beside]]
     differentiable = [i for i, info in enumerate(metadata.input_info) if info.requires_grad and i not in detached]
 
     def run(ctx: Any, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -62,6 +63,7 @@ def call_of(
         if not compat.keeps_graph():
             ctx.call = None  # as the saved tensors: whoever keeps the loss does not keep what it was made of
         watched = ctx.trainc_watch is not None and bool(ctx.trainc_watch.wanted())
+        watched = watched or any(given[news + i] is not None for i in beside)
         if watched or torch.is_grad_enabled() or any(t is not None and compat.is_legacy_batchedtensor(t) for t in chosen):
             return chosen, call
         again.firsts += 1
@@ -73,9 +75,12 @@ def call_of(
         nodes = [node for node, _ in ctx.next_functions if node is not None]
         return [n.variable for i, n in zip(places, nodes, strict=True) if gradients[i] is None and hasattr(n, "variable")]
 
-    def gradients_again(ctx: Any, call: Any, chosen: list[Tensor | None], wanted: list[int]) -> dict[int, Tensor | None]:
-        defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None}
-        return again.gradients(call, defined, wanted, ctx.trainc_watch)
+    def gradients_again(
+        ctx: Any, call: Any, chosen: list[Tensor | None], given: Sequence[Tensor | None], wanted: list[int]
+    ) -> dict[int, Tensor | None]:
+        others = {i: plain(given[news + i]) for i in beside if given[news + i] is not None}
+        defined = {i - news: t for i, t in zip(tangents, chosen, strict=True) if t is not None} | others
+        return again.gradients(call, defined, wanted, ctx.trainc_watch, beside=bool(others))
 
     class Compiled(torch.autograd.Function):
         @staticmethod
@@ -88,7 +93,7 @@ def call_of(
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)
             if call is not None:
-                gradients = gradients_again(ctx, call, chosen, [i for i in differentiable if ctx.needs_input_grad[i]])
+                gradients = gradients_again(ctx, call, chosen, given, [i for i in differentiable if ctx.needs_input_grad[i]])
                 return tuple([gradients.get(i) for i in range(len(metadata.input_info))])
             gradients = tuple(backward(*saved, *chosen))
             if any(tangent is None for tangent in chosen):
@@ -111,7 +116,7 @@ def call_of(
             saved = ctx.saved_tensors
             chosen, call = given_to_plan(ctx, given)
             if call is not None:
-                found = gradients_again(ctx, call, chosen, [i for group in ctx.groups for i in group])
+                found = gradients_again(ctx, call, chosen, given, [i for group in ctx.groups for i in group])
                 ctx.shared.gradients = lambda places: [found.get(i) for i in places]
             else:
                 ctx.shared.gradients = in_parts(*saved, *chosen)
@@ -119,7 +124,7 @@ def call_of(
             return None, None, None, None, *first
 
     for node in (Compiled, Staged):
-        again.keep_hooks(compat.node_of(node), tangents[0] if len(tangents) == 1 else None)
+        again.keep_hooks(compat.node_of(node), tangents[0] if len(tangents) == 1 and not beside else None)
 
     groups_of: weakref.WeakKeyDictionary[Any, list[list[int]]] = weakref.WeakKeyDictionary()  # by DDP
 

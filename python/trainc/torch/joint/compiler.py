@@ -35,8 +35,9 @@ from trainc.torch.joint import autograd, histories, intermediate
 from trainc.torch.joint.decompositions import decompositions
 from trainc.torch.joint.node_hooks import keep_to_eagers
 from trainc.torch.joint.outputs import root_of
+from trainc.torch.joint.own_backward import AsksWhich
 from trainc.torch.joint.reached import TangentsOfGradients
-from trainc.torch.joint.second_order import INTERMEDIATE, Program, SecondOrder, modes_now
+from trainc.torch.joint.second_order import BESIDE, INTERMEDIATE, Program, SecondOrder, modes_now
 from trainc.torch.joint.specialization import Inference, Specialization, TraceContext
 from trainc.torch.joint.storage import beginnings
 from trainc.torch.joint.unread import Unread, hides_rows
@@ -87,6 +88,10 @@ class Compiler:
         self.otherwise: set[int] = set()  # results whose history is not that of the views that they are made again by
         self.in_written: set[int] = set()  # results that lie in arguments that the program writes
         self.expanded: set[int] = set()  # arguments that show a place of their memory more than once
+        # Where the program's own backward asks which gradients there are: the results whose gradients alone the plan's is of
+        # (where that is known, or else the loss), and those beside them.
+        self.differentiated: frozenset[int] = frozenset()
+        self.is_alone, self.beside = False, list[int]()
         self.without_history: list[int] = []  # of the graph's outputs: the program's results that autograd knows nothing of
         self.gives_inner = True  # gradients of results that others are made of, to whoever asks for them
 
@@ -217,17 +222,23 @@ class Compiler:
         """The call of both halves, once there is a partition; None where it takes AOTAutograd's wrappers."""
         self.layout = autograd.layout_of(metadata)
         if self.layout is None:
+            if self.is_alone:
+                raise NotCompiled("its own backward asks which gradients there are, and results share memory", in_pytorch=True)
             return None
         again = SecondOrder(
             self._record.name, self.device, self.program, self._modes, self.layout[0], self._draws, self._statistics
         )  # fmt: skip
         forward, backward, in_parts = self._halves
         inner = self.reached.intermediate if self.gives_inner else {}
-        return autograd.call_of(metadata, self.layout, detached, forward, backward, again, in_parts, self._made, inner)
+        return autograd.call_of(
+            metadata, self.layout, detached, forward, backward, again, in_parts, self._made, inner, self.beside
+        )  # fmt: skip
 
     def without_inner_gradients(self, call: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         """`call`; where it has AOTAutograd's wrappers, it has no gradients of results that others are made of, and says so."""
         places = [i - self.before_results for i in self.reached.intermediate if i >= self.before_results]
+        if self.is_alone:
+            return intermediate.refused(self._record.name, functools.partial(self.program.asked, True, BESIDE), self.beside, call)
         if self.layout is not None or not self.gives_inner or not places:
             return call
         told = functools.partial(self.program.asked, True, INTERMEDIATE)
@@ -557,12 +568,22 @@ def compile_flat(
     """Compiles `module(*inputs) -> tuple of tensors` for these inputs' shapes; returns the compiled call. With a `compiler` that
     has symbols, `inputs` are its fakes, and the call also takes other sizes, once the compiler was asked to `add_sizes`.
     UserError where the memory that `record.limit` allows is not enough."""
+    try:
+        return compiler.without_inner_gradients(_traced(module, inputs, compiler))
+    except AsksWhich:
+        if not compiler.differentiated:
+            raise
+        compiler.is_alone = True
+        return compiler.without_inner_gradients(_traced(module, inputs, compiler))
+
+
+def _traced(module: torch.nn.Module, inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Sequence[Any]]:
     with (
         turns.alone(), aot_settings(compiler), compiler.reached.watched(),
         recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations),
         writes.as_eager(compiler.reshaped) as memory, _looked_at(compiler, memory), bounded(),
     ):  # fmt: skip
-        call = compat.aot_module_simplified(
+        return compat.aot_module_simplified(
             module,
             [as_traced(tensor) for tensor in inputs],
             fw_compiler=compiler.half,
@@ -571,7 +592,6 @@ def compile_flat(
             partition_fn=_unwatched(compiler.partition),
             decompositions=decompositions(),
         )
-    return compiler.without_inner_gradients(call)
 
 
 @contextlib.contextmanager
@@ -588,6 +608,13 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
             results = call(*inputs, **keywords)
             memory.check_left(inputs, results)
             if not runs:
+                losses = [i for i, result in enumerate(results) if _is_loss(result)]
+                compiler.differentiated = compiler.differentiated or frozenset(losses if len(losses) == 1 else ())
+            if compiler.is_alone:
+                learn = [isinstance(result, torch.Tensor) and result.requires_grad for result in results]
+                compiler.beside = [i for i, learns in enumerate(learn) if learns and i not in compiler.differentiated]
+                results = tuple([result.detach() if i in compiler.beside else result for i, result in enumerate(results)])
+            if not runs:
                 compiler.otherwise = histories.otherwise(inputs, results)
                 compiler.in_written = histories.in_written(inputs, results)
                 compiler.expanded = histories.expanded(inputs)
@@ -598,6 +625,10 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
 
     with patched(*compat.MODULE_AS_FUNCTION, looked_at):
         yield
+
+
+def _is_loss(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and result.dim() == 0 and result.requires_grad
 
 
 def as_traced(given: Any) -> Any:

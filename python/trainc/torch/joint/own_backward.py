@@ -3,8 +3,9 @@ results alone.
 
 The joint graph is traced with a tangent for every result, and one that autograd never defines counts as zero there. What
 PyTorch's own formulas make of zero is zero, and eager does not run them. A backward of the program's may make something else of
-it (`return ctx.saved_tensors[0]`, `g + 1`), which a plan would add to the gradients though eager does not call it; or it asks
-whether there is a gradient at all (`set_materialize_grads(False)`). Such programs run in PyTorch.
+it (`return ctx.saved_tensors[0]`, `g + 1`), which a plan would add to the gradients though eager does not call it. Such programs
+run in PyTorch. Or it asks whether there is a gradient at all (`set_materialize_grads(False)`): such a one is traced once more,
+with a tangent for the loss alone (compiler.compile_flat).
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _library.define("own_backward(Tensor gradient, int place) -> Tensor")
 _library.impl("own_backward", lambda gradient, place: gradient.clone(), "CompositeExplicitAutograd")
 _library.impl("own_backward", lambda gradient, place: torch.empty_like(gradient), "Meta")
 _MARK = torch.ops.trainc.own_backward.default  # is in a traced graph until `refuse` has seen it
+
+
+class AsksWhich(NotCompiled):
+    """A backward of the program's does one thing where a result's gradient is zero, and may do another where there is none."""
 
 
 @dataclasses.dataclass
@@ -120,7 +125,7 @@ class OwnBackwards:
             reached = {mask for mask in own.tangents.values() if mask}
             if len(reached) > 1 and not own.materializes:
                 asks = "asks which of its gradients there are: set_materialize_grads(False)"
-                raise NotCompiled(f"{own.name} {asks}", in_pytorch=True)
+                raise AsksWhich(f"{own.name} {asks}", in_pytorch=True)
             all_of = 0
             for mask in reached:
                 all_of |= mask
@@ -212,4 +217,4 @@ def _vanishes(node: Node, zero: set[Node]) -> bool:
     return False
 
 
-__all__ = ["OwnBackwards", "edges_of_tangents"]
+__all__ = ["AsksWhich", "OwnBackwards", "edges_of_tangents"]

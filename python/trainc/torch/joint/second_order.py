@@ -26,6 +26,7 @@ from trainc.torch.run.rerun import Rerun
 Tensor = torch.Tensor
 SECOND = "gradients of its gradients are taken (create_graph=True)"
 INTERMEDIATE = "gradients of its results are asked for (hooks, retain_grad) that other results are made of"
+BESIDE = "a loss is made of results beside its own"
 
 
 class Program(Protocol):
@@ -35,7 +36,10 @@ class Program(Protocol):
         """Its results, in the trace's order, done by PyTorch. UserError where it would do other than the call did."""
 
     def asked(self, often: bool, what: str = SECOND) -> None:
-        """SECOND or INTERMEDIATE: such a gradient was asked for; `often`: more often than one that a plan makes."""
+        """SECOND, INTERMEDIATE or BESIDE: such a gradient was asked for; `often`: more often than one that a plan makes."""
+
+    def differentiates(self, places: frozenset[int]) -> None:
+        """A loss was made of these results, of which the plan has no backward: the next trace may be for them alone."""
 
 
 class SecondOrder:
@@ -65,15 +69,17 @@ class SecondOrder:
         return Rerun(inputs, self._written, self._device, draws, any_value=self._any_value)
 
     def gradients(
-        self, call: Rerun, tangents: dict[int, Tensor], wanted: Sequence[int], watch: Watch | None = None
+        self, call: Rerun, tangents: dict[int, Tensor], wanted: Sequence[int], watch: Watch | None = None, beside: bool = False
     ) -> dict[int, Tensor | None]:
-        """Of the inputs `wanted`, for these tangents of the program's results. `watch`: its gradients may be asked for, too."""
+        """Of the inputs `wanted`, for these tangents of the program's results. `watch`: its gradients may be asked for, too.
+        `beside`: a tangent is of a result that the plan has no backward of."""
         results_too = watch.wanted() if watch is not None else []
-        what, kind = "the gradient of a gradient", SECOND
+        what, kind = ("a gradient of a result beside the loss", BESIDE) if beside else ("the gradient of a gradient", SECOND)
         if results_too:
             what, kind = "a gradient of a result that another result is made of", INTERMEDIATE
         refused = "neither the gradient of a gradient nor gradients in a batch are" if kind is SECOND else f"{what} is not"
-        messages.require_fallback(UserError(f"{self._name}: {refused} compiled"))
+        if not beside:
+            messages.require_fallback(UserError(f"{self._name}: {refused} compiled"))
         if self._draws and self._device.deals_masks:  # whose generator a step reads once, and no more
             self._program.asked(True, kind)
             raise UserError(f"{self._name}: on a GPU there is not {what} of a call that draws random numbers")
@@ -88,7 +94,10 @@ class SecondOrder:
         if inputs is None:
             raise UserError(f"{self._name}: a tensor that it was given was written to before {what} was asked for")
         self._seconds += 1
-        self._program.asked(self._seconds > self.firsts, kind)
+        if beside:
+            self._program.differentiates(frozenset(tangents))
+        else:
+            self._program.asked(self._seconds > self.firsts, kind)
         # Of the tensors themselves autograd would run the hooks here, and once more where this gradient arrives.
         with torch.enable_grad():
             given = [_alias(t) if i in wanted else t.clone() if i in self._written else t for i, t in enumerate(inputs)]
@@ -129,4 +138,4 @@ def _alias(tensor: Tensor) -> Tensor:
     return alias
 
 
-__all__ = ["INTERMEDIATE", "SECOND", "Program", "SecondOrder", "modes_now"]
+__all__ = ["BESIDE", "INTERMEDIATE", "SECOND", "Program", "SecondOrder", "modes_now"]
