@@ -56,7 +56,7 @@ class GradientState:
 
     def __init__(self) -> None:
         self.now = "before"
-        self.is_dropped = False  # ever, or was never there
+        self.is_dropped = False  # whether the body has dropped it, at any time
         self.of_reads = self.of_optimizers = Want.NOTHING
         self._sum_is_read = False
 

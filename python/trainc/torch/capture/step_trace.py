@@ -227,16 +227,14 @@ class Recorder:
                 if primal in self._updated:
                     what = "the optimizer has a parameter" if self._updated[primal] == number else "optimizers update a parameter"
                     raise NotCompiled(f"{here()}{what} twice; a train_step updates each once")
-                if primal is None:
-                    if parameter.requires_grad:
-                        raise NotCompiled(
-                            f"{here()}the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the "
-                            "step "
-                            "reaches: make it a parameter of one"
-                        )
-                    self._state_of(parameter).stepped()
-                    continue
+                if primal is None and parameter.requires_grad:
+                    raise NotCompiled(
+                        f"{here()}the optimizer updates a tensor{list(parameter.shape)} that belongs to no module that the step "
+                        "reaches: make it a parameter of one"
+                    )
                 self._state_of(parameter).stepped()
+                if primal is None:
+                    continue
                 with torch.no_grad():
                     if (grad := self._stand_ins[primal].grad) is not None:  # as it is now: the body may write it afterwards
                         laid_out = from_fun(_laid_out(grad, parameter).detach())
