@@ -39,7 +39,7 @@ class Regions {
   virtual bool in_loop() const = 0;
   /// A loop in the plan. `goes_on`: whether there is a first trip; `in_vain`: primitives that were made of it before,
   /// and that nobody reads.
-  virtual Values loop(const Call&, const Value& goes_on, int64_t in_vain = 0) = 0;
+  virtual Values loop(const Call&, const Value& goes_on, int64_t in_vain) = 0;
 };
 
 class Call {

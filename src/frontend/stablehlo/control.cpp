@@ -1,4 +1,4 @@
-// Calls, loops and choices: functions are inlined, loops unrolled where their trips are known.
+// Calls, loops and choices: functions are inlined, loops unrolled where their trips are known, and not too many.
 #include <unordered_set>
 
 #include "cost/unrolling.h"
@@ -21,7 +21,7 @@ Values loop(const Call& c) {
     c.need(condition.size() == 1, "its condition is not one value");
     if (first.empty()) first = condition;
     const auto goes_on = c.known.integer(condition[0].node);
-    if (!goes_on) return c.importer.loop(c, first[0]);
+    if (!goes_on) return c.importer.loop(c, first[0], 0);
     if (!*goes_on) return carried;
     carried = c.importer.run(c.region(1), carried);
     for (Value& v : carried)

@@ -1,5 +1,6 @@
 // StableHLO -> Program. Takes: a module as JSON (docs/frontend.md; python/trainc/xla writes it). Gives: Program. One
-// table row per operation; what has no row is refused. Calls are inlined, loops of a known trip count unrolled.
+// table row per operation; what has no row is refused. Calls are inlined, loops of a known trip count unrolled, up to
+// a number of primitives (cost/unrolling.h).
 // Includes: graph, frontend/formulas, reference (to know how often a loop runs), nlohmann-json.
 //
 // Wire format:
