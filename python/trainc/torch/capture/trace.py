@@ -267,21 +267,18 @@ def _layer_by_layer(
     input = input.transpose(0, 1) if batch_first else input
     directions = 2 if bidirectional else 1
     final_hiddens: list = []
-    # An LSTM's layer is one call of oneDNN's in eager, which autocast knows, unlike the operations that it is made of here.
-    narrow = None
-    plain = isinstance(layer_fn, types.FunctionType) and layer_fn.__name__ == "one_layer_lstm"  # no packed sequences
-    if plain and hidden[0][0].shape == hidden[0][1].shape:  # no projections
-        narrow = _autocast_of_layer(input)
-    if narrow is not None:
-        input, hidden = input.to(narrow), [tuple([state.to(narrow) for state in states]) for states in hidden]
+    narrow = _autocast_of_layer(input)
     for layer in range(num_layers):
         if layer and train and dropout:
             input = torch.dropout(input, dropout, train=True)
         own = slice(layer * directions, (layer + 1) * directions)
         input, final = _rnn_helper(input, hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer_fn)
-        if narrow is not None:
-            input, final = input.to(narrow), [tuple([state.to(narrow) for state in states]) for states in final]
         final_hiddens += final
+    plain = isinstance(layer_fn, types.FunctionType) and layer_fn.__name__ == "one_layer_lstm"  # no packed sequences
+    if narrow is not None and plain and hidden[0][0].shape == hidden[0][1].shape:  # no projections
+        # An LSTM's layer is one call of oneDNN's in eager, which autocast knows, unlike the operations that it is made of here.
+        input = input.to(narrow)
+        final_hiddens = [tuple([state.to(narrow) for state in states]) for states in final_hiddens]
     return input.transpose(0, 1) if batch_first else input, final_hiddens
 
 
