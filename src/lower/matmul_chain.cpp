@@ -19,6 +19,7 @@
 #include "loop/substitute.h"
 #include "lower/causal_mask.h"
 #include "lower/contract.h"
+#include "lower/contraction_ahead.h"
 #include "lower/kernels.h"
 #include "lower/row_loops.h"
 #include "schedule/matmul_chain.h"
@@ -393,19 +394,12 @@ class MatmulChain {
     }
     return asked;
   }
-  /// The lines of `length` neighbours of an operand, if it is memory.
+  /// The lines of `length` neighbours of an operand.
   void ask(std::vector<Stmt>& asked, int64_t length, const std::function<Expr(const Expr&)>& element) {
-    const loop::ExprNode* first = load_of(element(integer(0)));
-    if (!first || nest().buffers.at(static_cast<size_t>(first->id)).space != loop::Space::Argument) return;
-    for (int64_t i = 0; i < length; i += cost::kCacheLine / size_of(first->dtype))
-      if (const Expr e = element(integer(i)); const loop::ExprNode* load = load_of(e))
-        asked.push_back(loop::prefetch(load->id, load->args[0], 2));
-  }
-  static const loop::ExprNode* load_of(const Expr& e) {
-    if (e->kind == loop::ExprKind::Load) return e.get();
-    for (const Expr& a : e->args)
-      if (const loop::ExprNode* found = load_of(a)) return found;
-    return nullptr;
+    const BlockAhead row{1, length, true, [&](const Expr&, const Expr& k) { return element(k); }};
+    const int64_t slots = ceil_div(length, cost::kLinesAhead * cost::kCacheLine / size_of(DType::F32));
+    for (int64_t slot = 0; slot < slots; ++slot)
+      for (Stmt& s : prefetch_share(nest(), row, integer(slot), slots)) asked.push_back(std::move(s));
   }
 
   const Schedule& schedule_;

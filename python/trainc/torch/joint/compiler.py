@@ -569,12 +569,13 @@ def compile_flat(
     has symbols, `inputs` are its fakes, and the call also takes other sizes, once the compiler was asked to `add_sizes`.
     UserError where the memory that `record.limit` allows is not enough."""
     try:
-        return compiler.without_inner_gradients(_traced(module, inputs, compiler))
+        call = _traced(module, inputs, compiler)
     except AsksWhich:
         if not compiler.differentiated:
             raise
         compiler.is_alone = True
-        return compiler.without_inner_gradients(_traced(module, inputs, compiler))
+        call = _traced(module, inputs, compiler)
+    return compiler.without_inner_gradients(call)
 
 
 def _traced(module: torch.nn.Module, inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Sequence[Any]]:
