@@ -71,7 +71,8 @@ from torch._logging._internal import trace_log
 # -- Dynamo: the backend's door; one trace at a time; the flat comparison of tensors' types in C -----------------------------
 from torch._C._dynamo import guards as tensor_guards
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as dynamo_callback  # None: it looks at no frame now
-from torch._dynamo import disable as dynamo_disable
+from torch._dynamo import disable as dynamo_disable, eval_frame
+from torch._dynamo.eval_frame import DynamoStance
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.convert_frame import ConvertFrame  # whose errors are told, and its frame left to Python
 from torch._dynamo.exc import BackendCompilerFailed, RestartAnalysis, TorchDynamoException
@@ -144,6 +145,7 @@ class Patch(NamedTuple):
 
 EFFECT_TOKENS = Patch(effects, "has_effects")  # operations with effects stay what they are, in their order
 COMPILING_FLAG = Patch(torch.compiler, "_is_compiling_flag")  # torch.compiler.is_compiling() holds, as under Dynamo
+STANCE = Patch(eval_frame, "_stance")  # what the program gave to torch.compile is called as it was before
 NODE_OF_CALL = Patch(proxy_tensor.PythonKeyTracer, "create_node")  # operations remember the user's line
 NODE_OF_ARGUMENT = Patch(proxy_tensor.PythonKeyTracer, "create_arg")  # symbols for sizes stay symbols
 PROXY_OF_SIZE = Patch(proxy_tensor, "fetch_sym_proxy")  # the same

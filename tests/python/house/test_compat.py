@@ -29,6 +29,7 @@ from trainc.torch import compat
 # What trainc's own takes in the place of each that it replaces for a while: the parameters, as far as it relies on them
 REPLACED = {
     compat.COMPILING_FLAG: None,
+    compat.STANCE: None,
     compat.EFFECT_TOKENS: None,
     compat.NODE_OF_CALL: None,
     compat.NODE_OF_ARGUMENT: ["self", "a"],
@@ -396,6 +397,13 @@ def test_views_that_a_result_is_made_again_by():
 
 def test_dynamo_is_kept_out_and_has_errors_of_its_own():
     assert compat.dynamo_disable(lambda: 3, reason="a test")() == 3
+
+
+def test_a_stance_of_dynamos_leaves_programs_as_they_are():
+    compiled = torch.compile(lambda x: x + 1, backend=lambda *_: pytest.fail("compiled"))
+    with patches.patched(*compat.STANCE, compat.DynamoStance("force_eager")):
+        assert compiled(torch.ones(())) == 2
+    assert compat.eval_frame._stance.stance == "default"
     seen = []
     torch.compile(lambda: seen.append(compat.dynamo_callback()), backend="eager")()
     assert seen == [None] or callable(seen[0]), seen

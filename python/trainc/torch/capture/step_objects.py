@@ -21,7 +21,8 @@ DEPTH = 5  # of containers and objects within each other
 
 class Reached:
     """Modules (roots alone), optimizers and schedulers that `fn` reaches by its closure, the globals that it names, its
-    defaults and the object that it is a method of; through lists, dictionaries, plain objects and the user's own functions."""
+    defaults and the object that it is a method of; through lists, dictionaries, plain objects and the user's own functions,
+    decorated or not."""
 
     def __init__(self, fn: Any):
         self.modules: dict[str, torch.nn.Module] = {}
@@ -49,6 +50,8 @@ class Reached:
             self._visit(name, value.__func__, depth)
             self._visit("self", value.__self__, depth)
         elif isinstance(value, types.FunctionType):
+            if "__wrapped__" in vars(value):  # by a decorator, which may be a library's: torch.compile, torch.no_grad
+                self._visit(name, value.__wrapped__, depth)
             if not _is_library(value):
                 for key, child in variables(value):
                     self._visit(key, child, depth - 1)

@@ -179,9 +179,11 @@ _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 
 @contextlib.contextmanager
 def tracing(compiling: bool = True):
-    """torch.compiler.is_compiling() holds, if `compiling`; operations remember the user's line; checkpointed ones are marked."""
+    """torch.compiler.is_compiling() holds, if `compiling`; what the program gave to torch.compile runs as the program wrote it;
+    operations remember the user's line; checkpointed ones are marked."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(*compat.COMPILING_FLAG, compiling))
+        stack.enter_context(patched(*compat.STANCE, compat.DynamoStance("force_eager")))
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(checkpoints.marked())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
