@@ -37,8 +37,8 @@ Stmt redirect(const Stmt& s, const std::map<int, int>& locals) {
 
 class Runs {
  public:
-  Runs(LoopNest& nest, bool any_size, bool threads_to_come)
-      : nest_(nest), any_size_(any_size), threads_to_come_(threads_to_come) {}
+  Runs(LoopNest& nest, bool any_size, bool threads_to_come, const std::set<int>& wide)
+      : nest_(nest), any_size_(any_size), threads_to_come_(threads_to_come), wide_(wide) {}
 
   /// What a statement adds to a local that is bound outside of it.
   struct Chain {
@@ -51,7 +51,8 @@ class Runs {
   Stmt statement(const Stmt& s, Chains& chains) {
     switch (s->kind) {
       case StmtKind::Reduce:
-        if (adds_floats(s->combine, s->value->dtype)) add(chains, s->local, {1, s->value->dtype});
+        if (adds_floats(s->combine, s->value->dtype))
+          add(chains, s->local, {1, s->value->dtype, !wide_.count(s->local)});
         return s;
       case StmtKind::Block: return in_block(s, chains);
       case StmtKind::For: return in_loop(s, chains);
@@ -160,13 +161,14 @@ class Runs {
 
   LoopNest& nest_;
   const bool any_size_, threads_to_come_;
+  const std::set<int>& wide_;
 };
 
 }  // namespace
 
-Stmt add_in_runs(LoopNest& nest, const Stmt& s, bool any_size, bool threads_to_come) {
+Stmt add_in_runs(LoopNest& nest, const Stmt& s, bool any_size, bool threads_to_come, const std::set<int>& wide) {
   Runs::Chains chains;
-  return Runs(nest, any_size, threads_to_come).statement(s, chains);
+  return Runs(nest, any_size, threads_to_come, wide).statement(s, chains);
 }
 
 }  // namespace trainc::loop

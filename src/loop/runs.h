@@ -5,6 +5,8 @@
 // any more. A local as narrow as its terms has nothing wider above it: kRuns runs make a longer run, and so on. Vector
 // loops do so by themselves (loop.h, Reduce); Serial loops are cut here.
 #pragma once
+#include <set>
+
 #include "cost/sums.h"
 #include "loop/loop.h"
 
@@ -31,7 +33,9 @@ constexpr int64_t run_of(size_t level) { return level == 1 ? kRun : kRuns * run_
 /// again.
 /// Gives: the same terms in their order. Leaves: what is no sum of floats, a local that is read in the loop (a running
 /// sum), loops whose extent is no number; on a device (`threads_to_come`) loops around Vector loops, which become one
-/// range of the threads. `any_size`: the nest's template must not depend on whether runs divide the extent.
-Stmt add_in_runs(LoopNest&, const Stmt& s, bool any_size = false, bool threads_to_come = false);
+/// range of the threads. `any_size`: the nest's template must not depend on whether runs divide the extent. `wide`:
+/// locals whose terms, of that dtype too, have digits of a narrower one: nothing is lost in them either.
+Stmt add_in_runs(LoopNest&, const Stmt& s, bool any_size = false, bool threads_to_come = false,
+                 const std::set<int>& wide = {});
 
 }  // namespace trainc::loop

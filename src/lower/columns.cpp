@@ -1,6 +1,7 @@
 // Sums over axes that are not the last ones: what is kept runs across vector lanes, or outside, and the rest is folded.
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "cost/sums.h"
 #include "loop/runs.h"
@@ -49,6 +50,14 @@ std::vector<Factor> factors_of(const Node* sum, const Schedule& schedule, const 
     factors.push_back({f, kept});
   }
   return factors;
+}
+
+/// Whether an f64 value is made of f32 that was cast, or of products of such, so that sums of many have digits to
+/// spare.
+bool is_widened(const Node* n) {
+  if (n->dtype() != DType::F64) return false;
+  if (n->op == Op::Mul || is_movement(n->op)) return std::ranges::all_of(n->inputs, is_widened);
+  return n->op == Op::Cast && is_float(n->in(0)->dtype()) && n->in(0)->dtype() != DType::F64;
 }
 
 /// How columns are dealt out: so many to a piece, in vectors of `width`.
@@ -129,9 +138,11 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
   const Expr result_position = position_of(kept_variables, kept_extents);
 
   std::vector<Stmt> all, inside, finish;
+  std::set<int> wide;
   for (const Node* n : group.values) {
     const ReduceKind kind = n->as<ReduceAttr>().kind;
     const Total total = total_of(n, nest, options);
+    if (is_widened(n->in(0))) wide.insert(total.local);
     all.push_back(total.start);
     e.out = &inside;
     Expr v = e.value(n->in(0), Index::at_position(n->in(0)->shape(), position));
@@ -146,7 +157,7 @@ LoweredKernel lower_columns(const Schedule& schedule, const Group& group, const 
     body = loop::for_loop(LoopKind::Serial, folded[k].first, integer(folded[k].second), body);
   all.push_back(body);
   all.insert(all.end(), finish.begin(), finish.end());
-  body = add_in_runs(nest, block(all), options.fixed_blockings != nullptr, options.target.launches_blocks);
+  body = add_in_runs(nest, block(all), options.fixed_blockings != nullptr, options.target.launches_blocks, wide);
   if (across) body = loop::for_loop(LoopKind::Vector, vector_var, vector_extent, body, width);
   nest.body = loops.close(body);
   return kernel;

@@ -12,6 +12,7 @@
 #include "loop/loop.h"
 #include "schedule/product_order.h"
 #include "schedule/schedule.h"
+#include "schedule/variance.h"
 #include "schedule/vendor_epilogue.h"
 #include "schedule/vendor_operands.h"
 #include "support/division.h"
@@ -126,6 +127,20 @@ const Node* reduce(Builder& b, const Node* x, const ReduceAttr& attr, const Type
       return half ? b.cast(split, type.dtype) : split;
   }
   return b.reduce(attr.kind, x, attr.axes);
+}
+
+/// One of the two sums of a variance of `x`, both taken in one way over it.
+const Node* sum_for_variance(Builder& b, const Node* n, const Variance& of, const Node* x) {
+  const auto total = [&](const Node* terms) {
+    return reduce(b, terms, n->as<ReduceAttr>(), {DType::F64, n->shape()}, 0);
+  };
+  x = b.cast(x, DType::F64);
+  const Node* sum = total(x);
+  if (n == of.sum) return b.cast(sum, DType::F32);
+  const auto number = [&](double value) { return b.full(DType::F64, n->shape(), value); };
+  const Node* rest = b.sub(total(b.mul(x, x)), b.div(b.mul(sum, sum), number(of.count)));
+  // Of equal numbers it may be less than 0, by a rounding.
+  return b.cast(b.select(b.binary(Op::Lt, rest, number(0)), number(0), rest), DType::F32);
 }
 
 /// `n`, a sum of floats into few places along the first axis, on a device that it would leave idle (a place's sources
@@ -343,6 +358,8 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
   const std::unordered_set<const Node*> in_order = cpu ? permutes_to_write(from) : std::unordered_set<const Node*>();
   const std::unordered_map<const Node*, int64_t> few_rows =
       cpu ? multiplied_with_few_rows(from) : std::unordered_map<const Node*, int64_t>();
+  const std::unordered_map<const Node*, Variance> variances =
+      cpu ? variances_of(from) : std::unordered_map<const Node*, Variance>();
   for (const Node* n : from.live()) {
     std::vector<const Node*> inputs;
     for (const Node* i : n->inputs) inputs.push_back(made.at(i));
@@ -366,7 +383,10 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
     const Node* copy = nullptr;
     if (n->op == Op::Contract && cpu && !for_vendor(n, library.least_flops))
       copy = products_of_rows(b, inputs[0], inputs[1], n->type);
-    if (n->op == Op::Reduce) {
+    const auto variance = variances.find(n);
+    if (variance != variances.end()) {
+      copy = sum_for_variance(b, n, variance->second, made.at(variance->second.x));
+    } else if (n->op == Op::Reduce) {
       const auto& attr = n->as<ReduceAttr>();
       inputs[0] = with_factors_in_order(b, inputs[0], attr);
       copy = reduce(b, inputs[0], attr, n->type, with_products.count(n) ? 0 : sum_threads);

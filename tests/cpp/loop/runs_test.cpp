@@ -84,6 +84,17 @@ TEST(Runs, WhatIsLeft) {
   EXPECT_NE(cut(around), around);
 }
 
+TEST(Runs, WhereTheLocalIsWideForItsTermsNothingIsCut) {
+  const std::string body =
+      "  let s: f64 = 0.0:f64\n  for r in 1024:\n    s = sum(s, cast<f64>(x[r]))\n  store out[0] = s\n";
+  LoopNest nest = nest_of(body);
+  const std::string before = print(nest);
+  nest.body = add_in_runs(nest, nest.body, false, false, {0});
+  EXPECT_EQ(print(nest), before);
+  nest.body = add_in_runs(nest, nest.body);
+  EXPECT_NE(print(nest), before);
+}
+
 TEST(Runs, TheFormDoesNotDependOnSizesThatDivide) {
   const auto sum = [](int64_t extent) {
     return cut(
