@@ -88,6 +88,7 @@ def test_a_dtype_that_is_not_compiled(engine, dtype, recwarn):
         ((nn.Linear,), r"the class Linear: call it first"),
         ((nn.Linear(1, 1), "adam"), "second argument, got a str"),
         ((nn.Linear(1, 1), torch.optim.AdamW), "got the class AdamW: give it the optimizer"),
+        ((lambda x: x,), "got a function: trainc.train_step takes the body of a loop"),
         ((nn.Linear(1, 1), None, {"tune": "slow"}), "tune='slow' is not known"),
         ((nn.Linear(1, 1), None, {"memory": "much"}), "is no size"),
         ((nn.Linear(1, 1), None, {"fuse_step": 3}), "fuse_step=3 is neither"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterator
 
 import torch
@@ -68,7 +69,9 @@ def check(model, optimizer, tune, memory, fuse_step, verify=False) -> None:
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise UserError(f"trainc.compile wants a model, got the class {model.__name__}: call it first, {model.__name__}(...)")
     if not isinstance(model, torch.nn.Module):
-        raise UserError(f"trainc.compile wants a torch.nn.Module, got {_kind(model)}")
+        doors = 'trainc.train_step takes the body of a loop, torch.compile(f, backend="trainc") a function of tensors'
+        hint = f": {doors}" if isinstance(model, types.FunctionType) else ""
+        raise UserError(f"trainc.compile wants a torch.nn.Module, got {_kind(model)}{hint}")
     if isinstance(model, torch.jit.ScriptModule):
         raise UserError("trainc.compile cannot see into a torch.jit.ScriptModule; give it the module before torch.jit.script")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
