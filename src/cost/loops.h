@@ -37,6 +37,8 @@ constexpr int64_t kTransposedSquare = 16;
 constexpr int64_t kWorthTransposing = 4096;
 // Squares side by side: a quarter of a page's lines of the side that jumps.
 constexpr int64_t kAbreast = 4;
+// Squares one after another whose lines are asked for together, before they are read and written.
+constexpr int64_t kSquaresAhead = 4;
 // Bytes side by side that a device reads and writes of a tile on its way through Shared memory: a line of its cache ...
 constexpr int64_t kTransposedRun = 128;
 // ... of which it fetches such sectors.

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "cost/blocking.h"
 #include "cost/loops.h"
 #include "loop/substitute.h"
 #include "lower/domain.h"
@@ -370,8 +371,33 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
       return loop::for_loop(LoopKind::Serial, row, integer(lanes),
                             loop::for_loop(LoopKind::Vector, lane, integer(width), s, lanes));
     };
+    // The lines of squares to come, on both sides. On one of them rows lie pages apart, where no hardware sees a line
+    // coming: of each, those for several squares are asked for together, for memory gives neighbours faster.
+    const auto ahead_of_squares = [&] {
+      const auto ask = [&](const char* name, int64_t count, int buffer, const std::function<Expr(const Expr&)>& index) {
+        const int i = nest.add_var(name, count);
+        return loop::for_loop(LoopKind::Serial, i, integer(count), loop::prefetch(buffer, index(nest.var(i)), 2));
+      };
+      const int jumping = transposes_what_it_reads ? load->id : out, other = transposes_what_it_reads ? out : load->id;
+      const Expr &jumps = transposes_what_it_reads ? from : to, &rows_begin = transposes_what_it_reads ? to : from;
+      constexpr int64_t together = cost::kSquaresAhead;
+      const Expr group = loop::floor_div(at.back(), together) * together, turn = loop::mod(at.back(), together);
+      const Expr next = (group + integer(together)) * lanes, first_row = turn * (width / together);
+      const int64_t line = cost::kCacheLine / size_of(nest.buffers[static_cast<size_t>(other)].dtype),
+                    lines = ceil_div(width, line);
+      return std::vector<Stmt>{ask("line", width, jumping,
+                                   [&](const Expr& i) {
+                                     return jumps + next + loop::mod(i, together) * lanes +
+                                            (first_row + loop::floor_div(i, together)) * (across.*far);
+                                   }),
+                               ask("line", lanes * lines, other, [&](const Expr& i) {
+                                 return rows_begin +
+                                        place(along, along_at + integer(lanes) + loop::floor_div(i, lines), near) +
+                                        loop::mod(i, lines) * line;
+                               })};
+    };
     const auto sides = [&](const Stmt& s) { return loop::for_loop(LoopKind::Serial, side, integer(abreast), s); };
-    std::vector<Stmt> body;
+    std::vector<Stmt> body = ahead_of_squares();
     if (transposes_what_it_reads) {
       body.push_back(
           sides(loop::transpose(tile, nest.var(side) * lanes, width, load->id,
