@@ -13,7 +13,7 @@ A program whose first batch has a label in nearly every row (a text packed into 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ class Unread:
         graph.output((copy(out),))
         return torch.fx.GraphModule(torch.nn.Module(), graph)
 
-    def is_given_away(self, held: Sequence[int], aliases: Sequence[int], inputs: int) -> bool:
+    def is_given_away(self, held: Sequence[int], aliases: Iterable[int], inputs: int) -> bool:
         """Whether somebody else would have what the result is made of: the backward, which is given the results `held` (by places
         behind `inputs`), or the caller, whose inputs the results `aliases` are."""
         own = {self.index, *range(self._given, self.forward_outputs)}

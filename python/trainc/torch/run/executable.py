@@ -77,7 +77,7 @@ class CoreExecutable:
             None if info is None else info[3] if info[3] >= 0 else Results(*_as_program(*info[:3], kind), device)
             for info, kind in itertools.zip_longest(plan.output_info, types[: len(plan.output_info)])
         ]
-        self.aliases = [i for i, out in enumerate(self._outputs) if type(out) is int]
+        self.aliases = {i: out for i, out in enumerate(self._outputs) if type(out) is int}
         self._externs = {step: ExternCall(info, device) for step, info in plan.extern_info.items()}
 
     def __call__(self, inputs: Tensors, saved: torch.Tensor | None = None) -> list[torch.Tensor | None]:

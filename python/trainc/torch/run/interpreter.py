@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from trainc.torch.strided import span
 
 
 class InterpretedExecutable:
-    aliases: Sequence[int] = ()  # PyTorch copies where the program does
+    aliases: Mapping[int, int] = {}  # PyTorch copies where the program does
 
     def __init__(self, gm: torch.fx.GraphModule, name: str):
         self.gm, self.name = gm, name

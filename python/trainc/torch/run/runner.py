@@ -3,7 +3,7 @@ a failure of ours falls back from the one to the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -25,8 +25,8 @@ Tensor = torch.Tensor
 class Executable(Protocol):
     """One graph that runs: CoreExecutable, InterpretedExecutable."""
 
-    aliases: Sequence[int]
-    """The results that are an input itself."""
+    aliases: Mapping[int, int]
+    """The results that are an input itself, with that one."""
 
     def __call__(self, inputs: Sequence[Tensor | None], saved: Tensor | None = None) -> list[Tensor | None]:
         """Fresh tensors (None for what is not made). `saved`: the arena, which a forward fills and a backward reads."""
