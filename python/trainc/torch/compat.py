@@ -168,6 +168,7 @@ GENERATOR_KEPT = Patch(torch._functorch.aot_autograd, "preserve_rng_state")  # o
 JOINT_TRACE = Patch(graph_capture, "create_joint")  # which gradients are reached from which tangents
 MODULE_AS_FUNCTION = Patch(torch._functorch.aot_autograd, "create_functional_call")  # its results are looked at
 MATERIALIZED_GRADS = Patch(torch.autograd.function.FunctionCtx, "set_materialize_grads")  # the same
+TENSOR_RETAINS = Patch(torch.Tensor, "retain_grad")  # somebody reads the gradient after the call
 TENSOR_HOOK = Patch(torch.Tensor, "register_hook")  # what the program's own backwards make of gradients that are not there
 OWN_BACKWARD = Patch(torch.autograd.function.BackwardCFunction, "apply")  # the same
 TENSOR_BACKWARD = Patch(torch.Tensor, "backward")  # a train_step's own backward

@@ -215,6 +215,25 @@ def test_results_that_share_memory_are_refused_and_then_run_in_pytorch(core):
         assert records.of(ours)[-1].route == "eager"
 
 
+def test_other_backwards_are_not_refused(core):
+    """While a result of a call that no plan gives a gradient of wants to keep it."""
+
+    class SharesMemory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            h = x * self.w
+            return h, h.view(2, 2), h * 2
+
+    results = trainc.compile(SharesMemory())(torch.ones(4))
+    results[0].retain_grad()
+    (nn.Parameter(torch.ones(3)) * 2).sum().backward()
+    with pytest.raises(trainc.UserError, match="share memory"):
+        results[2].sum().backward()
+
+
 def test_a_result_that_is_written_and_one_that_nobody_holds(core):
     """A hook is of the value that the result had; nothing keeps a result alive."""
     plain, x = Hidden(), torch.randn(5, 4)

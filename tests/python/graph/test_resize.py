@@ -3,6 +3,7 @@ at infinities and NaN, too."""
 
 import copy
 import random
+import warnings
 
 import pytest
 import torch
@@ -100,3 +101,20 @@ def test_bytes(engine, strict):
 class Bytes(Resized):
     def forward(self, *given):
         return [F.interpolate(x, **kwargs) for x, kwargs in zip(given, self.how, strict=True)]
+
+
+def test_a_view_that_is_resized_as_another(core):
+    """A trace leaves it as it is."""
+
+    class Resizes(torch.nn.Module):
+        def forward(self, y):
+            v = (y * 2).view(-1)
+            v.resize_as_(y)
+            return v.sum(0), v
+
+    y = torch.linspace(0, 1, 12).reshape(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", trainc.TraincWarning)
+        got = trainc.compile(Resizes())(y)
+    for result, wanted in zip(got, Resizes()(y), strict=True):
+        torch.testing.assert_close(result, wanted)

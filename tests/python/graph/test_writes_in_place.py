@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import DOORS
+from conftest import DOORS, Calls, assert_same
 from torch import nn
 
 import trainc
@@ -465,3 +465,80 @@ def test_memory_that_is_left_behind_and_not_read(door: str, name: str) -> None:
             found.append((x, result))
         assert torch.equal(found[0][0], found[1][0]), "the argument"
         assert torch.equal(torch.as_tensor(found[0][1]), torch.as_tensor(found[1][1]))
+
+
+def _clamped(y, w):
+    with torch.no_grad():
+        y.clamp_(-0.5, 0.5)
+    return y * w
+
+
+def _detached(y, w):
+    y.detach().mul_(2)
+    return y * w
+
+
+def _beside(y, w):
+    y.data.mul_(2)
+    return w * 3
+
+
+def _seen(y, w):
+    y.mul_(2)
+    return y * w
+
+
+UNSEEN = {"no_grad": _clamped, "detach": _detached, "data": _beside, "seen": _seen}
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_arguments_keep_the_history_that_autograd_has_seen_no_write_of(core, way) -> None:
+    """Their hooks, and `torch.autograd.grad` with respect to them, are of the tensor before and after the call."""
+    found = []
+    for compiled in (False, True):
+        model = Calls(UNSEEN[way])
+        call = trainc.compile(model) if compiled else model
+        for _ in range(2):
+            leaf, w = torch.linspace(-1, 2, 4, requires_grad=True), torch.linspace(1, 2, 4, requires_grad=True)
+            y = leaf.sin()
+            told, before = [], y * 1
+            y.register_hook(told.append)
+            result = (call(y, w).square() + y * 3 + before.square()).sum()
+            asked = torch.autograd.grad(result, [leaf, w] if way == "seen" else [leaf, w, y])
+            found.append([*asked, *told, y.detach().clone()])
+            assert way == "seen" or y.grad_fn.name() == "SinBackward0"
+    for a, b in zip(found[2:], found[:2], strict=True):
+        for x, wanted in zip(a, b, strict=True):
+            assert_same(x, wanted)
+
+
+@pytest.mark.parametrize("way", [way for way in UNSEEN if way != "seen"])
+def test_views_of_leaves_that_are_written_where_autograd_does_not_see_it(core, strict, way) -> None:
+    """With a history of a leaf's view they would be refused, as those are that autograd sees."""
+    found = []
+    for compiled in (False, True):
+        model = Calls(UNSEEN[way])
+        call = trainc.compile(model) if compiled else model
+        leaf, w = torch.linspace(-1, 2, 4, requires_grad=True), torch.linspace(1, 2, 4, requires_grad=True)
+        call(leaf[:], w).square().sum().backward()
+        found.append([leaf.detach().clone(), leaf.grad, w.grad])
+    for x, wanted in zip(*found, strict=True):
+        if wanted is not None or x is not None:
+            assert_same(x, wanted)
+
+
+@pytest.mark.parametrize("change", ["squeeze_", "t_", "unsqueeze_"])
+def test_arguments_that_become_views_in_place(core, change) -> None:
+    """Eager gives them a history, or refuses to."""
+    found = []
+    for compiled in (False, True):
+        model = Calls(lambda y, z: (getattr(y, change)(*([0] if change == "unsqueeze_" else [])), z * 2)[1])
+        call = trainc.compile(model) if compiled else model
+        for given in (lambda leaf: leaf.sin(), lambda leaf: leaf[:]):
+            y = given(torch.ones(3, 2, requires_grad=True))
+            z = y * 1
+            try:
+                found.append((y.grad_fn.name() if call(y, z) is not None else "", y.shape))
+            except RuntimeError as error:
+                found.append(str(error))
+    assert found[2:] == found[:2]

@@ -54,6 +54,7 @@ REPLACED = {
     compat.MODULE_AS_FUNCTION: ["mod", "params_spec", "params_len"],
     compat.MATERIALIZED_GRADS: ["self", "value"],
     compat.TENSOR_HOOK: ["self", "hook"],
+    compat.TENSOR_RETAINS: None,
     compat.OWN_BACKWARD: ["self", "args"],
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],

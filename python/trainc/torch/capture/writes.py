@@ -60,6 +60,7 @@ class Writes:
         # by storage: of such a part, what it is a part of, and all that were parted with it
         self._parted: dict[int, tuple[FunctionalTensor, list[FunctionalTensor]]] = {}
         self._stale: dict[int, FunctionalTensor] = {}  # by storage: what would have changed in eager
+        self._in_place: list[Any] = []  # tensors that became views in place, and want a gradient
 
     def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
@@ -74,7 +75,7 @@ class Writes:
         if func in UNSAFE_VIEWS:
             return self._unsafe_views(args[0], self._dispatch(mode, func, types, args, kwargs))
         if torch.Tag.inplace_view in func.tags:
-            self._reshaped.append(func)
+            self._reshape(func, args[0])
             return self._dispatch(mode, func, types, args, kwargs)
         if not compat.schema_of(func).is_mutable:
             return self._dispatch(mode, func, types, args, kwargs)
@@ -105,10 +106,19 @@ class Writes:
                 _lay_as_before(tensor)
         return _exchanged(result, [(other, tensor) for tensor, other in plain]) if plain else result
 
+    def _reshape(self, func: Any, tensor: Any) -> None:
+        self._reshaped.append(func)
+        if func is _aten.resize_as_.default:  # a trace leaves a view as it is
+            raise NotCompiled(f"{func}, which does nothing to a view in a trace", in_pytorch=True)
+        if isinstance(tensor, FunctionalTensor) and tensor.requires_grad:  # whose history eager changes, or refuses to
+            self._in_place.append(tensor)
+
     def check_left(self, given: Sequence[Any], results: Sequence[Any], knows_parts: bool = True) -> None:
         """NotCompiled where what the program leaves behind has other values in a trace than in eager, or is a part of an argument
         that was written, whose new values a plan puts there when it is over. `knows_parts`: whether results are known to lie in
         what they were parted from (joint/outputs.py)."""
+        if any(tensor is argument for tensor in self._in_place for argument in given):
+            raise NotCompiled("an argument that wants a gradient becomes a view in place", in_pytorch=True)
         if not self._parted:
             return
         self._refuse_stale([*given, *results], "the program leaves")

@@ -87,6 +87,7 @@ class Compiler:
         self.reshaped: list[Any] = []  # operations of the trace that gave a tensor another shape in place
         self.otherwise: set[int] = set()  # results whose history is not that of the views that they are made again by
         self.in_written: set[int] = set()  # results that lie in arguments that the program writes
+        self.written_unseen: set[int] = set()  # arguments whose history the program's writes leave as it is
         self.expanded: set[int] = set()  # arguments that show a place of their memory more than once
         # Where the program's own backward asks which gradients there are: the results whose gradients alone the plan's is of
         # (where that is known, or else the loss), and those beside them.
@@ -451,8 +452,8 @@ def aot_settings(compiler: Compiler):
         compiler.without_history = [first + i for i, info in enumerate(outputs) if not info.requires_grad]
         if trace_joint or compiler.learns:  # views of arguments alone have no backward, but gradients
             _views_as_eager(outputs, compiler, trace_joint)
-        if not trace_joint and compiler.learns:
-            _keep_histories(about["runtime_metadata"].input_info)
+        if trace_joint or compiler.learns:
+            _keep_histories(about["runtime_metadata"].input_info, compiler.written_unseen)
         if trace_joint:
             known = about["indices_of_inps_to_detach"]
             about["indices_of_inps_to_detach"] = compiler.without_gradient(known, about["runtime_metadata"])
@@ -520,12 +521,12 @@ def _views_as_eager(outputs: list[Any], compiler: Compiler, has_backward: bool) 
             raise NotCompiled("a result is a view whose gradient does not go to what it is a view of", in_pytorch=True)
 
 
-def _keep_histories(inputs: list[Any]) -> None:
-    """AOTAutograd's copies of new values are seen by autograd, but for leaves. Where nothing has a backward, autograd has seen no
-    write either: `x.detach().mul_(2)` leaves the gradient of x what it was."""
-    for i, info in enumerate(inputs):
-        if info.mutates_data and info.requires_grad:
-            inputs[i] = dataclasses.replace(info, is_leaf=True)
+def _keep_histories(inputs: list[Any], unseen: set[int]) -> None:
+    """AOTAutograd's copies of new values are seen by autograd, but for leaves. Of what is written under `no_grad`, or by
+    `x.detach().mul_(2)`, autograd sees nothing: the gradient of x, and what its hooks are told, stay what they were."""
+    for i in unseen:
+        if inputs[i].mutates_data and inputs[i].requires_grad:
+            inputs[i] = dataclasses.replace(inputs[i], is_leaf=True)
 
 
 def _give_tangents_memory(metadata: Any) -> None:
@@ -606,7 +607,10 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
         @functools.wraps(call)
         def run(*inputs: Any, **keywords: Any) -> Any:
             nonlocal runs
+            own, before = compiler.reached.own, histories.of(inputs)
+            own.program_begins(inputs)
             results = call(*inputs, **keywords)
+            own.program_ends(results)
             memory.check_left(inputs, results)
             if not runs:
                 losses = [i for i, result in enumerate(results) if _is_loss(result)]
@@ -619,6 +623,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
                 compiler.otherwise = histories.otherwise(inputs, results)
                 compiler.in_written = histories.in_written(inputs, results)
                 compiler.expanded = histories.expanded(inputs)
+                compiler.written_unseen = histories.written_unseen(inputs, before)
             runs += 1
             return results
 

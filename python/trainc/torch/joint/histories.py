@@ -39,6 +39,19 @@ def in_written(inputs: Sequence[Any], results: Sequence[Any]) -> set[int]:
     return {i for i, result in enumerate(results) if _is_strided(result) and compat.storage_id(result) in given}
 
 
+def of(inputs: Sequence[Any]) -> list[Any]:
+    """Where the gradients of a program's inputs come to; None for those that want none."""
+    return [tuple(get_gradient_edge(t)[:2]) if isinstance(t, Tensor) and t.requires_grad else None for t in inputs]
+
+
+def written_unseen(inputs: Sequence[Any], before: Sequence[Any]) -> set[int]:
+    """The arguments that want a gradient, were written, and have the history that they had before."""
+    return {
+        i for i, (tensor, then, now) in enumerate(zip(inputs, before, of(inputs), strict=True))
+        if then is not None and then == now and compat.count_writes(tensor)
+    }  # fmt: skip
+
+
 def expanded(inputs: Sequence[Any]) -> set[int]:
     """The arguments that show a place of their memory more than once. A view of one that AOTAutograd makes again by its sizes and
     strides, as it does where sizes are symbols, has another gradient than the program's: PyTorch's for `as_strided` is the mean
@@ -71,4 +84,4 @@ def _by_views(result: Tensor, whole: Tensor, given: bool) -> bool:
     return True
 
 
-__all__ = ["expanded", "in_written", "otherwise"]
+__all__ = ["expanded", "in_written", "of", "otherwise", "written_unseen"]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from trainc.base.errors import UserError
@@ -225,7 +226,7 @@ def _follow_engine() -> None:
         return
 
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse_retained()
+        _refuse_retained(outputs)
         given = dict(zip(ENGINE_ARGUMENTS, args, strict=False)) | kwargs
         asked = {} if given["accumulate_grad"] else _asked(given["inputs"])
         if asked:
@@ -288,11 +289,22 @@ def _watch_of(given: Tensor | GradientEdge) -> Watch | None:
     return None if node is None else getattr(node, "trainc_watch", None)
 
 
-def _refuse_retained() -> None:
+def _refuse_retained(outputs: Sequence[Tensor | GradientEdge]) -> None:
+    """UserError where a backward of these comes to a call of whose results one is to keep its gradient."""
     for result in _refused:
         tensor = result()
-        if tensor is not None and tensor.retains_grad and type(tensor._backward_hooks) is Refused:
+        if tensor is None or not tensor.retains_grad or type(tensor._backward_hooks) is not Refused:
+            continue
+        roots = [given.node if isinstance(given, GradientEdge) else given.grad_fn for given in outputs]
+        if _leads(roots, {_call_of(tensor.grad_fn)}):
             tensor._backward_hooks.refuse()
+
+
+def _call_of(node: Node) -> Node:
+    """The node of a call, of which `node`, a result's, may be a view."""
+    while not isinstance(node, BackwardCFunction) and node.next_functions and node.next_functions[0][0] is not None:
+        node = node.next_functions[0][0]
+    return node
 
 
 @contextlib.contextmanager

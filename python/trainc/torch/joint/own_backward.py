@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import getitem
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
 
 from trainc.base.errors import NotCompiled
 from trainc.base.patches import patched
@@ -55,17 +56,22 @@ class OwnBackwards:
         self._owns: list[Own] = []
         self._places: dict[int, int] = {}  # of functions, by their node
         self._in_backward = False
+        self._inputs: set[tuple[Any, int]] = set()  # where the gradients of the program's inputs come to
+        self._hooked: list[tuple[Any, int]] = []  # and those of tensors that it has put a hook on
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """While AOTAutograd traces: what such a backward gives is marked in the graph."""
-        register, apply = torch.Tensor.register_hook, BackwardCFunction.apply
+        register, retain, apply = torch.Tensor.register_hook, torch.Tensor.retain_grad, BackwardCFunction.apply
 
         def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Any:
             if self._in_backward or not isinstance(tensor, compat.FunctionalTensor) or not tensor.requires_grad:
                 return register(tensor, hook)
-            edge = torch.autograd.graph.get_gradient_edge(tensor)
-            place = self._add(Own(edge.node, edge.output_nr, "a hook"))
+            node, slot = edge = get_gradient_edge(tensor)[:2]
+            self._hooked.append(edge)
+            if edge in self._inputs:  # it stays with the caller's tensor, and is told of all that comes to that one
+                raise NotCompiled("a hook on an argument or on a tensor of the model's", in_pytorch=True)
+            place = self._add(Own(node, slot, "a hook"))
             return register(tensor, lambda gradient: self._marked(place, hook(gradient)))
 
         def apply_function(function: Any, *gradients: Any) -> Any:
@@ -73,8 +79,27 @@ class OwnBackwards:
             place = self._places.get(id(function))
             return given if place is None else self._marked(place, given)
 
-        with patched(*compat.TENSOR_HOOK, register_hook), patched(*compat.OWN_BACKWARD, apply_function):
+        def retain_grad(tensor: Tensor) -> None:
+            if isinstance(tensor, compat.FunctionalTensor) and tensor.requires_grad and not self._in_backward:
+                raise NotCompiled("retain_grad(), for somebody who reads a tensor's gradient after the call", in_pytorch=True)
+            retain(tensor)
+
+        with (
+            patched(*compat.TENSOR_HOOK, register_hook),
+            patched(*compat.TENSOR_RETAINS, retain_grad),
+            patched(*compat.OWN_BACKWARD, apply_function),
+        ):
             yield
+
+    def program_begins(self, inputs: Sequence[Any]) -> None:
+        """With these tensors of the trace."""
+        self._inputs, self._hooked = set(_edges_of(inputs)), []
+
+    def program_ends(self, results: Sequence[Any]) -> None:
+        """NotCompiled where a hook of its would be lost."""
+        views = _edges_of(t for t in results if isinstance(t, Tensor) and compat.is_view(t))
+        if not set(self._hooked).isdisjoint(views):
+            raise NotCompiled("a hook on a result that is a view, which is made outside of the plan", in_pytorch=True)
 
     def forward_begins(self) -> None:
         """AOTAutograd runs the program twice, or more often; the last run counts."""
@@ -135,6 +160,11 @@ class OwnBackwards:
             if not zero.issuperset(gives[place]):
                 gives_more = "may give a gradient where the loss does not use what it belongs to"
                 raise NotCompiled(f"the backward of {own.name} {gives_more}", in_pytorch=True)
+
+
+def _edges_of(values: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Where the gradients of those that want one come to, in autograd's graph."""
+    return [tuple(get_gradient_edge(t)[:2]) for t in values if isinstance(t, Tensor) and t.requires_grad]
 
 
 def _leading_to(nodes: set[Any], used: Sequence[Any], order: Sequence[Any]) -> dict[Any, dict[int, int]]:

@@ -245,15 +245,15 @@ class Specialization:
                 found = attempt(self._record, lambda: self._backward(defined, overwrites=not again), rerun)
             return found
 
-        def owned(i: int, gradient: Tensor | None) -> Tensor | None:
-            """Autograd takes over a gradient's memory: it gets none that is a parameter's, or the caller's."""
-            return gradient.clone() if plan().aliases.get(i, len(kept)) < len(kept) else gradient
+        def of_others() -> set[int]:
+            """The gradients that are a parameter, or the caller's, as they are: autograd would take over their memory."""
+            aliases = getattr(plan(), "aliases", {})  # PyTorch, where it runs in a plan's place, has none
+            return {i for i, given in aliases.items() if given < len(kept) and i < len(context.reached)}
 
         def run() -> list[Tensor | None]:
             gradients = plan()([*kept, *tangents], arena)[: len(context.reached)]
-            for i in plan().aliases:
-                if i < len(gradients):
-                    gradients[i] = owned(i, gradients[i])
+            for i in of_others():
+                gradients[i] = gradients[i].clone()
             for i in unmade:
                 gradients[i] = None
             return gradients
@@ -262,8 +262,10 @@ class Specialization:
         if in_parts and look is None and isinstance(plan(), CoreExecutable):
             parts = plan().in_parts([*kept, *tangents], arena)
             if parts is not None:
+                copied = of_others()
                 return lambda places: [
-                    None if i in unmade else owned(i, g) for i, g in zip(places, parts.results(places), strict=True)
+                    None if i in unmade else g.clone() if i in copied else g
+                    for i, g in zip(places, parts.results(places), strict=True)
                 ]
         if look is not None:
             return self._looked_at_gradients(look, run, tangents, unmade)
