@@ -16,7 +16,7 @@ import torch
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.base.patches import patched
 from trainc.torch import compat
-from trainc.torch.capture import checkpoints
+from trainc.torch.capture import caught, checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import proxy_tensor
 from trainc.torch.graph import wire
@@ -83,6 +83,7 @@ class FlatCall(torch.nn.Module):
                 warnings.simplefilter("ignore")
             result = compat.uncompiled_call(state.root)(*args, **kwargs)
         watched.check()
+        caught.now().check()
         check_ambient(modes, "forward")
         if not first and reads.own_backward and in_backward is not None:
             self._until_traced.close()
@@ -180,12 +181,13 @@ _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 @contextlib.contextmanager
 def tracing(compiling: bool = True):
     """torch.compiler.is_compiling() holds, if `compiling`; what the program gave to torch.compile runs as the program wrote it;
-    operations remember the user's line; checkpointed ones are marked."""
+    operations remember the user's line; checkpointed ones are marked; errors that the program catches are looked for."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(*compat.COMPILING_FLAG, compiling))
         stack.enter_context(patched(*compat.STANCE, compat.DynamoStance("force_eager")))
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(checkpoints.marked())
+        stack.enter_context(caught.looked_for())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         stack.enter_context(_masks_as_eager_has_them())
@@ -298,13 +300,22 @@ _here = {id(FlatCall.forward.__code__)}  # what calls the user's code while it i
 
 def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     node = _create_node(tracer, *args, **kwargs)
-    if not node.stack_trace and node.op == "call_function":
-        frame = sys._getframe(1)
-        while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
-            node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    if node.op == "call_function":
+        if caught.may_raise(node):
+            caught.now().look(node, _frames_of_program())
+        if not node.stack_trace:
+            node.stack_trace = _users_line()
     return node
+
+
+def _users_line() -> str | None:
+    """The line of the program's that is running, as PyTorch writes it."""
+    frame = sys._getframe(1)
+    while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
+        return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    return None
 
 
 def _inside_forward(frame: Any) -> bool:
@@ -314,3 +325,12 @@ def _inside_forward(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _frames_of_program() -> list[types.FrameType]:
+    """What runs, up to what calls the program; none where it was not called by the traced forward."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and id(frame.f_code) not in _here:
+        found.append(frame)
+        frame = frame.f_back
+    return [] if frame is None else found
