@@ -138,7 +138,7 @@ class Compiler:
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        wire.mark_backward(gm.graph)
+        wire.mark_backward(gm.graph, num_fwd_outputs)
         wire.give_backward_its_lines(gm.graph)
         _refuse_sparse(gm.graph)
         _refuse_late_writes(gm.graph, num_fwd_outputs)
