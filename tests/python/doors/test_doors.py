@@ -131,8 +131,8 @@ def test_symbolic_shapes_under_dynamo(engine, strict):
 
 
 def test_numbers_under_dynamo(core, strict):
-    """Once it has changed, a number is an input of Dynamo's. AOTAutograd puts operations on it into the graph when that is traced,
-    and does not say which are the forward's: of those that read a tensor with a gradient, the backward's read it late."""
+    """Once it has changed, a number is an input of Dynamo's. AOTAutograd puts operations on it into the graph when that is
+    traced, and does not say which are the forward's: of those that read a tensor with a gradient, the backward's read it late."""
 
     def plain(x, scale):
         h = x * (1 + scale)
