@@ -288,6 +288,14 @@ def node_type(value: Any) -> Any:
     return pytree._get_node_type(value)
 
 
+def forget_tensors(mode: FakeTensorMode) -> None:
+    """Fake tensors' mode knows by weak references which tensors they stand for, and PyTorch swaps no tensor that has one. (Dynamo
+    does the same when it has compiled.)"""
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
+
+
 def expression_of(node: Any) -> Any:
     """Of a symbolic size's SymNode: in terms of the symbols, before replacements."""
     return node._expr

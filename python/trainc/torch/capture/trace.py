@@ -8,7 +8,7 @@ import logging
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -192,6 +192,23 @@ def tracing(compiling: bool = True):
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         stack.enter_context(_masks_as_eager_has_them())
         yield
+
+
+@contextlib.contextmanager
+def tensors_forgotten() -> Iterator[None]:
+    """Fake tensors that are made meanwhile do not remember afterwards what they stand for: the graphs that are kept hold them."""
+    make, made = compat.FAKE_MODE_MADE.original(), []
+
+    def making(mode: compat.FakeTensorMode, *args: Any, **kwargs: Any) -> None:
+        make(mode, *args, **kwargs)
+        made.append(mode)
+
+    try:
+        with patched(*compat.FAKE_MODE_MADE, making):
+            yield
+    finally:
+        for mode in made:
+            compat.forget_tensors(mode)
 
 
 _has_effects = compat.EFFECT_TOKENS.original()
