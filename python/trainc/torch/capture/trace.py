@@ -257,6 +257,7 @@ def _masks_as_eager_has_them():
 def inside(code: Any):
     """Operations traced below a call of `code` remember their lines as those below `FlatCall.forward` do."""
     _here.add(id(code))
+    _known.add(id(code))
     try:
         yield
     finally:
@@ -266,6 +267,11 @@ def inside(code: Any):
 def calls_program(code: Any) -> bool:
     """Whether this code of ours calls the program that is traced: below it is who calls the model."""
     return id(code) in _here
+
+
+def has_called_program(code: Any) -> bool:
+    """Whether it has done so in a trace, which may be over."""
+    return id(code) in _known
 
 
 @contextlib.contextmanager
@@ -312,7 +318,8 @@ def _autocast_of_layer(input: torch.Tensor) -> torch.dtype | None:
 
 
 _create_node = proxy_tensor.PythonKeyTracer.create_node
-_here = {id(FlatCall.forward.__code__)}  # what calls the user's code while it is traced; hashing code itself takes microseconds
+_known = {id(FlatCall.forward.__code__)}
+_here = {*_known}  # what calls the user's code while it is traced; hashing code itself takes microseconds
 
 
 def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
