@@ -608,6 +608,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
             nonlocal runs
             results = call(*inputs, **keywords)
             memory.check_left(inputs, results)
+            memory.check_made(results)
             if not runs:
                 losses = [i for i, result in enumerate(results) if _is_loss(result)]
                 compiler.differentiated = compiler.differentiated or frozenset(losses if len(losses) == 1 else ())
