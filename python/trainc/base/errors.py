@@ -42,8 +42,16 @@ class NotCompiled(Exception):
         self.in_pytorch = in_pytorch  # whether torch.compile's tracer would not do what the program does
 
 
+class RefusedByEager(NotCompiled):
+    """Eager itself raises an error in this call: `error`."""
+
+    def __init__(self, message: str, error: Exception):
+        super().__init__(message)
+        self.error = error
+
+
 class DependsOnData(NotCompiled):
     """The program looks at a tensor's values to know what to do next: it is compiled in parts, around that."""
 
 
-__all__ = ["DependsOnData", "InternalError", "NotCompiled", "SideEffect", "UserError", "VerifyError"]
+__all__ = ["DependsOnData", "InternalError", "NotCompiled", "RefusedByEager", "SideEffect", "UserError", "VerifyError"]

@@ -161,6 +161,7 @@ AFFINE_GRID = Patch(torch, "affine_grid_generator")  # autocast narrows a produc
 CAUSAL_MASK_LOOK = Patch(torch.nn.modules.transformer, "_detect_is_causal_mask")  # reads no value of a mask
 REFERENCES_SEE = Patch(reference_wrappers, "utils")  # an expanded operand in bf16 stays one
 FAKE_RESULTS = Patch(FakeTensorMode, "cache")  # what fake tensors remember of results by rules of ours is not PyTorch's to know
+FAKE_MODE_MADE = Patch(FakeTensorMode, "__init__")  # so that it forgets the program's tensors afterwards
 FAKE_RESULT_GOES = Patch(fake_tensor, "evict_fake_tensor_cache_key")  # a result of objects that are gone
 FAKE_TENSOR_LOG = Patch(fake_tensor, "log")  # what a trace refuses, eager refuses with its own error: said once
 DONATED_BUFFERS = Patch(graph_compile, "collect_bw_donated_buffer_idxs")  # none: a graph may be retained
@@ -286,6 +287,14 @@ def name_of_target(graph: Any, target: str) -> str:
 def node_type(value: Any) -> Any:
     """As which kind of container `pytree` sees a value."""
     return pytree._get_node_type(value)
+
+
+def forget_tensors(mode: FakeTensorMode) -> None:
+    """Fake tensors' mode knows by weak references which tensors they stand for, and PyTorch swaps no tensor that has one. (Dynamo
+    does the same when it has compiled.)"""
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
 
 
 def expression_of(node: Any) -> Any:

@@ -130,6 +130,25 @@ def test_symbolic_shapes_under_dynamo(engine, strict):
         assert_same([*gradients(ours).values()][0], [*gradients(plain).values()][0])
 
 
+def test_numbers_under_dynamo(core, strict):
+    """Once it has changed, a number is an input of Dynamo's. AOTAutograd puts operations on it into the graph when that is
+    traced, and does not say which are the forward's: of those that read a tensor with a gradient, the backward's read it late."""
+
+    def plain(x, scale):
+        h = x * (1 + scale)
+        return h.sin() * scale, h * scale  # whose backwards compute with it, too
+
+    ours = torch.compile(plain, backend="trainc")
+    for turn in range(5):
+        values, found = torch.randn(4, 3), []
+        for call in (ours, plain):
+            x = values.clone().requires_grad_()
+            one, other = call(x, 0.7**turn)
+            (one * other).sum().backward()
+            found.append(x.grad)
+        assert_same(*found)
+
+
 def test_huggingface_outputs(engine, strict):
     import transformers
 

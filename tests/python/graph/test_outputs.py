@@ -8,6 +8,7 @@ from conftest import DOORS, assert_same, gradients
 from torch import nn
 
 import trainc
+from trainc.base import records
 
 
 def layout(results, given):
@@ -156,3 +157,36 @@ def test_a_result_that_is_made_in_inference_mode_is_such():
                 return super().forward(x)
 
     assert trainc.compile(Model(4, 4))(torch.ones(3, 4)).is_inference()
+
+
+@pytest.mark.parametrize("view", ["t", "detach", "view_as", "part"])
+def test_a_view_of_what_is_made_in_inference_mode_is_such(view):
+    ways = {"t": torch.t, "detach": torch.detach, "view_as": lambda v: v.view_as(v), "part": lambda v: v[0]}
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            with torch.inference_mode():
+                made = x * 2
+            return ways[view](made), super().forward(x), made[0] + 1
+
+    found = [[t.is_inference() for t in model(torch.ones(3, 4))] for model in (Model(4, 4), trainc.compile(Model(4, 4)))]
+    assert found[1] == found[0] == [True, False, False]
+
+
+def test_a_write_to_a_view_of_what_is_made_in_inference_mode():
+    class Model(nn.Linear):
+        def forward(self, x, outside):
+            with torch.inference_mode():
+                made = x * 2
+                made[0].add_(1)
+            if outside:
+                made[0].add_(1)
+            return super().forward(made.clone())
+
+    plain = Model(4, 4)
+    ours = trainc.compile(copy.deepcopy(plain))
+    torch.testing.assert_close(ours(torch.ones(3, 4), False), plain(torch.ones(3, 4), False))
+    assert [record.route for record in records.of(ours)] == ["compiled"]
+    for model in (plain, ours):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+            model(torch.ones(3, 4), True)

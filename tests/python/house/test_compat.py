@@ -46,6 +46,7 @@ REPLACED = {
     compat.CAUSAL_MASK_LOOK: ["mask", "is_causal", "size"],
     compat.FAKE_RESULTS: None,
     compat.FAKE_RESULT_GOES: ["key"],
+    compat.FAKE_MODE_MADE: ["self"],
     compat.FAKE_TENSOR_LOG: None,
     compat.REFERENCES_SEE: None,
     compat.DONATED_BUFFERS: None,
@@ -140,6 +141,16 @@ def test_fake_tensors_take_their_rules_from_the_table_of_decompositions():
     finally:
         compat.decomposition_table[operator] = rule
     assert result() == (3, 4)
+
+
+def test_fake_tensors_forget_what_they_stand_for():
+    tensor, mode = torch.ones(3), compat.FakeTensorMode()
+    fake = mode.from_tensor(tensor)
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(tensor, torch.zeros(3))
+    compat.forget_tensors(mode)
+    torch.utils.swap_tensors(tensor, torch.zeros(3))
+    assert tensor[0] == 0 and (fake + 1).shape == (3,)
 
 
 def test_references_convert_operands_to_what_their_wrapper_is_told():

@@ -18,6 +18,7 @@ import trainc
 from trainc.base import records
 from trainc.torch.doors.memory import state_bytes
 from trainc.torch.optimizers import FORMULAS
+from trainc.torch.optimizers.settings import Remembered
 
 VARIANTS = [
     (AdamW, {}),
@@ -491,3 +492,34 @@ def test_state_that_is_replaced_is_let_go(strict):
     moment = weakref.ref(optimizer.state[model[0].weight]["exp_avg"])
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert moment() is None
+
+
+def test_a_tensor_that_equals_the_last_setting_is_a_tensor():
+    """What is remembered of a group's settings goes by their types, too: a step refuses a rate that is a tensor, which may change
+    in place, and 1 is not 1.0."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+
+    @trainc.train_step
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step(torch.ones(2, 3))
+    group = optimizer.param_groups[0]
+    for name, equal in (("lr", torch.tensor(0.05)), ("betas", (torch.tensor(0.9), torch.tensor(0.999)))):
+        kept, group[name] = group[name], equal
+        with pytest.raises(trainc.UserError, match="a tensor as a setting"):
+            step(torch.ones(2, 3))
+        group[name] = kept
+        step(torch.ones(2, 3))
+
+    answer, group, found = Remembered(lambda group: repr(group["value"])), {"params": []}, []
+    for value in (1, 1.0, True, (1,), (1.0,)):
+        group["value"] = value
+        found.append(answer(group))
+    assert found == ["1", "1.0", "True", "(1,)", "(1.0,)"]

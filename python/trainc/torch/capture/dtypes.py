@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_aggregate
 
-from trainc.base.errors import NotCompiled
+from trainc.base.errors import RefusedByEager
 from trainc.torch import numbers
 from trainc.torch.compat import OpOverload, disable_current_modes
 from trainc.torch.graph import wire
@@ -33,7 +33,7 @@ _refused: dict[tuple, str | None] = {}  # by operation, dtypes and the numbers t
 
 
 def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
-    """NotCompiled where eager would raise an error for floats of several dtypes, or for a number. Of the forward alone: what a
+    """RefusedByEager where eager would raise an error for floats of several dtypes, or for a number. Of the forward alone: what a
     kernel keeps for the backward may have another dtype than a trace says (the mean of a norm of bf16 with f32 weights)."""
     for node in forward:
         if node.op != "call_function" or not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
@@ -50,11 +50,11 @@ def refuse_mixed(forward: Iterable[torch.fx.Node]) -> None:
         if key not in _refused:
             _refused[key] = _said(node.target, _arguments(node), 0) if product else _said_of_mixed(node, floats, odd)
         if (said := _refused[key]) is not None:
-            raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
+            raise RefusedByEager(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}", RuntimeError(said))
 
 
 def refuse_numbers(nodes: Iterable[torch.fx.Node]) -> None:
-    """NotCompiled where eager's own kernel refuses a number, in forward or backward."""
+    """RefusedByEager where eager's own kernel refuses a number, in forward or backward."""
     for node in nodes:
         if node.op != "call_function" or getattr(node.target, "overloadpacket", None) not in _LOOK_AT_NUMBERS:
             continue
@@ -63,7 +63,7 @@ def refuse_numbers(nodes: Iterable[torch.fx.Node]) -> None:
         if key not in _refused:
             _refused[key] = said_to(node.target, arguments, _of_one_element)
         if (said := _refused[key]) is not None:
-            raise NotCompiled(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}")
+            raise RefusedByEager(f"{wire.origin(node)} ({wire.target_name(node.target)}): {said}", RuntimeError(said))
 
 
 def _of_one_element(arg: Any) -> Any:
@@ -125,12 +125,20 @@ def said_to(
 ) -> str | None:  # fmt: skip
     """The first line of what eager says to `arguments` (args, kwargs), whose leaves `real` makes real; None where it takes
     them."""
+    error = raised_for(operation, arguments, real, refusals)
+    return None if error is None else str(error).strip().splitlines()[0]
+
+
+def raised_for(
+    operation: Any, arguments: tuple, real: Callable[[Any], Any], refusals: tuple[type[Exception], ...]
+) -> Exception | None:
+    """The error itself."""
     with disable_current_modes(), torch.no_grad():
         args, kwargs = map_aggregate(arguments, real)
         try:
             operation(*args, **kwargs)
         except refusals as error:
-            return str(error).strip().splitlines()[0]
+            return error
     return None
 
 
@@ -138,4 +146,4 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-__all__ = ["check_in_place", "refuse_mixed", "refuse_numbers", "said_to"]
+__all__ = ["check_in_place", "raised_for", "refuse_mixed", "refuse_numbers", "said_to"]

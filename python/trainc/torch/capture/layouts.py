@@ -4,12 +4,13 @@ dense memory alone is never called. Eager is asked, or known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from trainc.torch import compat
-from trainc.torch.capture.dtypes import said_to
+from trainc.torch.capture.dtypes import raised_for, said_to
 from trainc.torch.graph import wire
 from trainc.torch.strided import geometry, is_static
 
@@ -67,6 +68,15 @@ def _elements(tensor: Any) -> tuple:
 
 def said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | None:
     """What eager says to zeros that lie as these tensors do, or each by itself."""
+    return said_to(operation, (args, kwargs), _zeros(together), (RuntimeError,))
+
+
+def raised(operation: Any, args: tuple, kwargs: dict) -> Exception | None:
+    """The error that eager raises for zeros that lie as these tensors do."""
+    return raised_for(operation, (args, kwargs), _zeros(together=True), (Exception,))
+
+
+def _zeros(together: bool) -> Callable[[Any], Any]:
     memories: dict[int, torch.UntypedStorage] = {}
 
     def real(value: Any) -> Any:
@@ -79,7 +89,7 @@ def said(operation: Any, args: tuple, kwargs: dict, together: bool) -> str | Non
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(memories[place], value.storage_offset(), value.shape, value.stride())
 
-    return said_to(operation, (args, kwargs), real, (RuntimeError,))
+    return real
 
 
-__all__ = ["DENSE", "check_dense", "check_results", "said"]
+__all__ = ["DENSE", "check_dense", "check_results", "raised", "said"]

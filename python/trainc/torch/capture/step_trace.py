@@ -23,7 +23,7 @@ from torch.fx import traceback as fx_traceback
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.base.patches import patched, replaced
 from trainc.torch import compat
-from trainc.torch.capture import checkpoints, distributed, operation_cache, trace, traced_kernels, turns, writes
+from trainc.torch.capture import caught, checkpoints, distributed, operation_cache, trace, traced_kernels, turns, writes
 from trainc.torch.capture.averages import Averages
 from trainc.torch.capture.constants import lift_constants
 from trainc.torch.capture.disguise import Disguise
@@ -408,6 +408,7 @@ def trace_step(
             in_place = numbers.in_place() if numbers is not None else contextlib.nullcontext()
             with state.swapped(tensors[:count]), recorder.active(), in_place, checkpoints.of_program(tensors[:-1]):
                 result = own.traced(body(*args, **kwargs))
+            caught.now().check(": catch it around the step")
             trace.check_ambient(modes, "the step")
             after = Flattener()
             if after.flatten((args, kwargs)) != structure or any(

@@ -8,7 +8,7 @@ import logging
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.base.patches import patched
 from trainc.torch import compat
-from trainc.torch.capture import checkpoints
+from trainc.torch.capture import caught, checkpoints
 from trainc.torch.capture.structure import Flattener, unflatten
 from trainc.torch.compat import proxy_tensor
 from trainc.torch.graph import wire
@@ -83,6 +83,7 @@ class FlatCall(torch.nn.Module):
                 warnings.simplefilter("ignore")
             result = compat.uncompiled_call(state.root)(*args, **kwargs)
         watched.check()
+        caught.now().check()
         check_ambient(modes, "forward")
         if not first and reads.own_backward and in_backward is not None:
             self._until_traced.close()
@@ -180,16 +181,34 @@ _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 @contextlib.contextmanager
 def tracing(compiling: bool = True):
     """torch.compiler.is_compiling() holds, if `compiling`; what the program gave to torch.compile runs as the program wrote it;
-    operations remember the user's line; checkpointed ones are marked."""
+    operations remember the user's line; checkpointed ones are marked; errors that the program catches are looked for."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(*compat.COMPILING_FLAG, compiling))
         stack.enter_context(patched(*compat.STANCE, compat.DynamoStance("force_eager")))
         stack.enter_context(patched(*compat.NODE_OF_CALL, _create_node_with_origin))
         stack.enter_context(checkpoints.marked())
+        stack.enter_context(caught.looked_for())
         stack.enter_context(patched(*compat.CAUSAL_MASK_LOOK, _causal_where_said))
         stack.enter_context(patched(*compat.FAKE_TENSOR_LOG, _SILENT))
         stack.enter_context(_masks_as_eager_has_them())
         yield
+
+
+@contextlib.contextmanager
+def tensors_forgotten() -> Iterator[None]:
+    """Fake tensors that are made meanwhile do not remember afterwards what they stand for: the graphs that are kept hold them."""
+    make, made = compat.FAKE_MODE_MADE.original(), []
+
+    def making(mode: compat.FakeTensorMode, *args: Any, **kwargs: Any) -> None:
+        make(mode, *args, **kwargs)
+        made.append(mode)
+
+    try:
+        with patched(*compat.FAKE_MODE_MADE, making):
+            yield
+    finally:
+        for mode in made:
+            compat.forget_tensors(mode)
 
 
 _has_effects = compat.EFFECT_TOKENS.original()
@@ -238,6 +257,7 @@ def _masks_as_eager_has_them():
 def inside(code: Any):
     """Operations traced below a call of `code` remember their lines as those below `FlatCall.forward` do."""
     _here.add(id(code))
+    _known.add(id(code))
     try:
         yield
     finally:
@@ -247,6 +267,11 @@ def inside(code: Any):
 def calls_program(code: Any) -> bool:
     """Whether this code of ours calls the program that is traced: below it is who calls the model."""
     return id(code) in _here
+
+
+def has_called_program(code: Any) -> bool:
+    """Whether it has done so in a trace, which may be over."""
+    return id(code) in _known
 
 
 @contextlib.contextmanager
@@ -293,18 +318,28 @@ def _autocast_of_layer(input: torch.Tensor) -> torch.dtype | None:
 
 
 _create_node = proxy_tensor.PythonKeyTracer.create_node
-_here = {id(FlatCall.forward.__code__)}  # what calls the user's code while it is traced; hashing code itself takes microseconds
+_known = {id(FlatCall.forward.__code__)}
+_here = {*_known}  # what calls the user's code while it is traced; hashing code itself takes microseconds
 
 
 def _create_node_with_origin(tracer: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     node = _create_node(tracer, *args, **kwargs)
-    if not node.stack_trace and node.op == "call_function":
-        frame = sys._getframe(1)
-        while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
-            node.stack_trace = f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    if node.op == "call_function":
+        if caught.may_raise(node):
+            caught.now().look(node, _frames_of_program())
+        if not node.stack_trace:
+            node.stack_trace = _users_line()
     return node
+
+
+def _users_line() -> str | None:
+    """The line of the program's that is running, as PyTorch writes it."""
+    frame = sys._getframe(1)
+    while frame is not None and id(frame.f_code) not in _here and is_internal_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None and id(frame.f_code) not in _here and _inside_forward(frame):
+        return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
+    return None
 
 
 def _inside_forward(frame: Any) -> bool:
@@ -314,3 +349,12 @@ def _inside_forward(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _frames_of_program() -> list[types.FrameType]:
+    """What runs, up to what calls the program; none where it was not called by the traced forward."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and id(frame.f_code) not in _here:
+        found.append(frame)
+        frame = frame.f_back
+    return [] if frame is None else found

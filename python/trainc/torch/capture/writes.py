@@ -44,7 +44,10 @@ def as_eager(reshaped: list[Any] | None = None) -> Iterator[Writes]:
     writes = Writes(compat.FUNCTIONAL_DISPATCH.original(), [] if reshaped is None else reshaped)
 
     def functional(mode: Any, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return writes.functional(mode, func, types, args, kwargs or {})
+        result = writes.functional(mode, func, types, args, kwargs or {})
+        if torch.is_inference_mode_enabled():
+            writes.made_in_inference((args, kwargs), result)
+        return result
 
     with patched(*compat.FUNCTIONAL_DISPATCH, functional):
         yield writes
@@ -61,6 +64,7 @@ class Writes:
         self._parted: dict[int, tuple[FunctionalTensor, list[FunctionalTensor]]] = {}
         self._stale: dict[int, FunctionalTensor] = {}  # by storage: what would have changed in eager
         self._in_place: list[Any] = []  # tensors that became views in place, and want a gradient
+        self._inference: dict[int, FunctionalTensor] = {}  # by storage: what was made in inference mode; a view does not say so
 
     def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
         """In the place of FunctionalTensorMode.__torch_dispatch__."""
@@ -86,6 +90,8 @@ class Writes:
             for own_args, own_kwargs in turns:
                 self.functional(mode, func, types, own_args, own_kwargs)
             return None
+        if self._inference and not torch.is_inference_mode_enabled() and not _memories(written).isdisjoint(self._inference):
+            raise NotCompiled(f"{func} writes a tensor that was made in inference mode, outside of it", in_pytorch=True)
         for tensor in written if self._partings else ():
             for other in self._written_with(compat.storage_id(tensor.elem)):
                 self._stale[compat.storage_id(other.elem)] = other
@@ -112,6 +118,18 @@ class Writes:
             raise NotCompiled(f"{func}, which does nothing to a view in a trace", in_pytorch=True)
         if isinstance(tensor, FunctionalTensor) and tensor.requires_grad:  # whose history eager changes, or refuses to
             self._in_place.append(tensor)
+
+    def made_in_inference(self, given: Any, results: Any) -> None:
+        """Views of what was made elsewhere are ordinary tensors."""
+        before = _memories(given)
+        for tensor in compat.pytree.tree_leaves(results):
+            if isinstance(tensor, FunctionalTensor) and (place := compat.storage_id(tensor.elem)) not in before:
+                self._inference[place] = tensor
+
+    def check_made(self, results: Sequence[Any]) -> None:
+        """NotCompiled where a result is a tensor of inference mode, which a plan does not give."""
+        if self._inference and not torch.is_inference_mode_enabled() and not _memories(results).isdisjoint(self._inference):
+            raise NotCompiled("forward gives a tensor that it has made in inference mode", in_pytorch=True)
 
     def check_left(self, given: Sequence[Any], results: Sequence[Any], knows_parts: bool = True) -> None:
         """NotCompiled where what the program leaves behind has other values in a trace than in eager, or is a part of an argument

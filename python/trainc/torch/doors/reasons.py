@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 
-from trainc.base.errors import InternalError, NotCompiled, SideEffect
+import torch
+
+from trainc.base.errors import InternalError, NotCompiled, RefusedByEager, SideEffect
 from trainc.torch import compat
+from trainc.torch.capture import layouts, trace
+from trainc.torch.capture.writes import Writes
 from trainc.torch.graph import wire
 from trainc.torch.joint import family
+
+# What a trace's tensors say that they do not have; and where PyTorch has what eager does not go through.
+_OF_TRACES = (compat.REASON_OF_COLLECTIVES, "FunctionalTensor", "FakeTensor", "data pointer", "storage", "deepcopy")
+_TRACERS = tuple(
+    os.path.join(os.path.dirname(torch.__file__), name)
+    for name in ("_subclasses", "fx", "_functorch", "_dynamo", "_higher_order_ops")
+)
 
 
 def reason_of(error: BaseException, otherwise: str) -> str:
@@ -44,9 +56,30 @@ def is_users(error: BaseException) -> bool:
     return not isinstance(error, (NotCompiled, SideEffect, InternalError)) and not asks_for_data(error) and bool(line_of(error))
 
 
-def was_raised_by_user(error: BaseException) -> bool:
-    """Whether the program raised it itself, by no operation of PyTorch's."""
-    return is_users(error) and not wire.is_internal_file(_frames(error)[-1].tb_frame.f_code.co_filename)
+def eagers(error: BaseException) -> BaseException | None:
+    """The error that eager raises where a trace raised this one; None where it may raise none. What an operation refuses in a
+    trace, eager is asked about: it has words of its own, or no such limits."""
+    if isinstance(error, RefusedByEager):
+        return error.error
+    if isinstance(error, (NotCompiled, SideEffect, InternalError)) or asks_for_data(error):
+        return None
+    frames = [each.tb_frame for each in _frames(error)]
+    if not wire.is_internal_file(frames[-1].f_code.co_filename):
+        return error  # raised by the program itself
+    if meets_a_real_tensor(error) or any(word in str(error) for word in _OF_TRACES):
+        return None
+    if trace.has_called_program(frames[-1].f_code):  # with other arguments than it takes
+        return error
+    own = [i for i, frame in enumerate(frames) if not wire.is_internal_file(frame.f_code.co_filename)]
+    below = frames[own[-1] + 1 :] if own else frames
+    operation = next((frame for frame in below if frame.f_code is Writes.functional.__code__), None)
+    if operation is not None:
+        call = [operation.f_locals[name] for name in ("func", "args", "kwargs")]
+        raised = layouts.raised(*call) if isinstance(call[0], compat.OpOverload) else None
+        return raised.with_traceback(error.__traceback__) if raised is not None else None
+    last = frames[-1].f_code
+    traces = last.co_filename.startswith(_TRACERS) and last.co_name != "__torch_function__"  # which calls what raises
+    return error if own and not traces else None
 
 
 def line_of(error: BaseException) -> str:
@@ -63,4 +96,4 @@ def _frames(error: BaseException) -> list[TracebackType]:
     return frames
 
 
-__all__ = ["asks_for_data", "is_users", "line_of", "meets_a_real_tensor", "reason_of", "was_raised_by_user"]
+__all__ = ["asks_for_data", "eagers", "is_users", "line_of", "meets_a_real_tensor", "reason_of"]

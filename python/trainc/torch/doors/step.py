@@ -284,8 +284,8 @@ class TrainStep:
             except UserError:
                 raise
             except Exception as error:
-                if reasons.was_raised_by_user(error):
-                    raise
+                if self._averaged is None and (raised := reasons.eagers(error)) is not None:
+                    raise raised from raised.__cause__
                 reason = reasons.reason_of(error, ": return it, and look at it outside")
                 raise UserError(f"trainc.train_step: {reason}") from error
             if record.prints:

@@ -61,6 +61,7 @@ class Symbols:
         if numbers is not None:
             numbers.vector = len(inputs)
             self.inputs.append(mode.from_tensor(numbers.input(), static_shapes=True))
+        compat.forget_tensors(mode)
 
     def key(self, inputs: Sequence[Tensor]) -> tuple:
         """What tells these inputs' sizes from others that fit."""

@@ -71,13 +71,26 @@ def give_backward_its_lines(graph: torch.fx.Graph) -> None:
             node.stack_trace = lines[number]
 
 
-def mark_backward(joint: torch.fx.Graph) -> None:
-    """AOTAutograd marks all of a joint graph's forward when that is traced. Of what comes behind it leaves a backward unmarked
-    that Dynamo has traced on its own (of an `autograd.Function`): its draws and checks are the backward's, too."""
-    if any(is_forward(node) for node in joint.nodes):
-        for node in joint.nodes:
-            if node.op == "call_function":
-                node.meta.setdefault("partitioner_tag", "is_backward")
+def mark_backward(joint: torch.fx.Graph, forward_outputs: int) -> None:
+    """AOTAutograd marks all of a joint graph's forward when that is traced. Of what comes behind it leaves unmarked a backward
+    that Dynamo has traced on its own (of an `autograd.Function`): its draws and checks are the backward's, too. And what it puts
+    in the place of operations once they are traced, in both halves: those on a number that Dynamo has made an input. What results
+    are made of is the forward's."""
+    if not any(is_forward(node) for node in joint.nodes):
+        return
+    output = next(iter(joint.find_nodes(op="output")))
+    outputs, told = _flat(output.args[0])[:forward_outputs], output.meta.get("desc") or ()
+    news = [i for i, desc in enumerate(told) if hasattr(desc, "mutated_input")]  # a backward may write to what forward was given
+    waiting = [node for i, node in enumerate(outputs) if isinstance(node, torch.fx.Node) and i not in news]
+    seen: set[torch.fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += node.all_input_nodes
+    for node in joint.nodes:
+        if node.op == "call_function":
+            node.meta.setdefault("partitioner_tag", "is_forward" if node in seen else "is_backward")
 
 
 def mark_late(joint: torch.fx.Graph, learning: Collection[torch.fx.Node]) -> None:

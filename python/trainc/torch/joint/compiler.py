@@ -25,7 +25,7 @@ from trainc.torch.capture import distributed, operation_cache, traced_kernels, t
 from trainc.torch.capture.bound import bounded
 from trainc.torch.capture.constants import fake_mode_of, lift_constants
 from trainc.torch.capture.dtypes import refuse_mixed, refuse_numbers
-from trainc.torch.capture.trace import recurrent_layers, without_tokens
+from trainc.torch.capture.trace import recurrent_layers, tensors_forgotten, without_tokens
 from trainc.torch.compat import functorch_config, graph_compile, trace_log
 from trainc.torch.graph import wire
 from trainc.torch.graph.captured import shared_kernels
@@ -139,7 +139,7 @@ class Compiler:
     def partition(
         self, gm: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        wire.mark_backward(gm.graph)
+        wire.mark_backward(gm.graph, num_fwd_outputs)
         wire.give_backward_its_lines(gm.graph)
         _refuse_sparse(gm.graph)
         _refuse_late_writes(gm.graph, num_fwd_outputs)
@@ -581,7 +581,7 @@ def compile_flat(
 
 def _traced(module: torch.nn.Module, inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Sequence[Any]]:
     with (
-        turns.alone(), aot_settings(compiler), compiler.reached.watched(),
+        turns.alone(), aot_settings(compiler), compiler.reached.watched(), tensors_forgotten(),
         recurrent_layers(), traced_kernels.as_eager(), operation_cache.quick(compiler.operations),
         writes.as_eager(compiler.reshaped) as memory, _looked_at(compiler, memory), bounded(),
     ):  # fmt: skip
@@ -612,6 +612,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
             results = call(*inputs, **keywords)
             own.program_ends(results)
             memory.check_left(inputs, results)
+            memory.check_made(results)
             if not runs:
                 losses = [i for i, result in enumerate(results) if _is_loss(result)]
                 compiler.differentiated = compiler.differentiated or frozenset(losses if len(losses) == 1 else ())
