@@ -746,7 +746,8 @@ class Reads:
         left_out = _STEPS | {"state"} if any(value is each for each in self._stepped) else _STEPS
         if isinstance(groups := value.__dict__.get("param_groups"), list):
             self._groups[id(groups)] = value
-        attributes = self._named_alone(path, value, alone, left_out)
+        # A state that is held here would stay when `load_state_dict` replaces it.
+        attributes = self._named_alone(path, value, alone, left_out, ignored=left_out - _STEPS)
         if "_last_lr" in value.__dict__:
             self._setting("get_last_lr", f"{path}._last_lr", *_of(value.__dict__, "_last_lr"))
         self._trains.append((value, attributes))
