@@ -363,7 +363,7 @@ def around_a_change(source, change, *setup, door=trainc.compile):
             _, net, scope = build(source, *setup)
             model = door(net) if compiled else net
             results = [train(model, x), train(model, x)]
-            exec(change, scope)
+            exec(change, {**scope, "net": net, "train": train, "X": x})
             found.append([*results, train(model, x), train(model, x)])
     return *found, model
 
@@ -396,6 +396,173 @@ def test_what_forward_changes_is_not_lost(name, capsys, tmp_path):
     plain, ours = found
     assert ours[1] == plain[1], [r.route for r in records.of(model)]
     assert all(same(a, b) for a, b in zip(ours[0], plain[0], strict=True)), [r.route for r in records.of(model)]
+
+
+# What a program may read of optimizers, schedulers, loaders and handles: (what there is beside HELD, what is read, a change).
+HELD = """
+O = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=2.0)
+S = torch.optim.lr_scheduler.ExponentialLR(O, 0.5)
+"""
+OWN_SCHEDULER = "class Own(torch.optim.lr_scheduler.LRScheduler):\n  warm, n = 2.0, [2.0]\n  def __init__(self, o):\n    self.scale = 4.0\n    super().__init__(o)\n  def get_lr(self):\n    self.scale *= 0.5\n    return [1.0]\n  def factor(self): return self.warm * self.n[0]\nS = Own(O)"
+OWN_OPTIMIZER = "class Own(torch.optim.SGD):\n  warm = 2.0\n  def factor(self): return self.warm * self.param_groups[0]['lr'] * self.cfg['a']\nO = Own([nn.Parameter(torch.ones(1))], lr=2.0)\nO.cfg = {'a': 1.0}"
+LOADER = "from torch.utils.data import DataLoader\nclass Data(list): w = 2.0\nD = Data(range(20))\nL = DataLoader(D, batch_size=5)"
+TENSOR_RATE = "O = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=torch.tensor(2.0))"
+PLATEAU = "P = torch.optim.lr_scheduler.ReduceLROnPlateau(O)\nP.best = 2.0"
+HELD_BY_TRAINING = {
+    "rate": ("", "O.param_groups[0]['lr']", "m.O.param_groups[0]['lr'] = 3.0"),
+    "rate of loaded groups": ("", "O.param_groups[0]['lr']", "m.O.load_state_dict(m.O.state_dict()); train(net, X); m.O.param_groups[0]['lr'] = 3.0"),
+    "rate, by its scheduler": ("", "S.optimizer.param_groups[0]['lr']", "m.S.step()"),
+    "rate of a scheduler's loaded groups": ("", "S.optimizer.param_groups[0]['lr']", "m.O.load_state_dict(m.O.state_dict()); train(net, X); m.S.step()"),
+    "scheduler's optimizer": ("", "S.optimizer.param_groups[0]['lr']", "m.S.optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=3.0)"),
+    "rate, by state_dict()": ("", "O.state_dict()['param_groups'][0]['lr']", "m.O.param_groups[0]['lr'] = 3.0"),
+    "rates of all groups": ("", "sum(g['lr'] for g in O.param_groups)", "m.O.add_param_group({'params': [nn.Parameter(torch.ones(1))], 'lr': 3.0})"),
+    "number of groups": ("", "float(len(O.param_groups))", "m.O.add_param_group({'params': [nn.Parameter(torch.ones(1))]})"),
+    "groups": ("", "O.param_groups[0]['lr']", "m.O.param_groups = [dict(m.O.param_groups[0], lr=3.0)]"),
+    "group": ("", "O.param_groups[0]['lr']", "m.O.param_groups[0] = dict(m.O.param_groups[0], lr=3.0)"),
+    "setting that comes": ("", "O.param_groups[0].get('mine', 2.0)", "m.O.param_groups[0]['mine'] = 3.0"),
+    "list in a group": ("O.param_groups[0]['mine'] = [2.0]", "O.param_groups[0]['mine'][0]", "m.O.param_groups[0]['mine'][0] = 3.0"),
+    "tensor in a group, written": ("O.param_groups[0]['mine'] = torch.tensor(2.0)", "O.param_groups[0]['mine']", "m.O.param_groups[0]['mine'].fill_(3.0)"),
+    "tensor in a group, replaced": ("O.param_groups[0]['mine'] = torch.tensor(2.0)", "O.param_groups[0]['mine']", "m.O.param_groups[0]['mine'] = torch.tensor(3.0)"),
+    "tensor as a rate, written": (TENSOR_RATE, "O.param_groups[0]['lr']", "m.O.param_groups[0]['lr'].mul_(1.5)"),
+    "tensor as a rate, replaced": (TENSOR_RATE, "O.param_groups[0]['lr']", "m.O.param_groups[0]['lr'] = torch.tensor(3.0)"),
+    "tensor as a rate, in a sum, written": (TENSOR_RATE, "(1 + O.param_groups[0]['lr'])", "m.O.param_groups[0]['lr'].mul_(1.5)"),
+    "tensor as a rate, in a sum, replaced": (TENSOR_RATE, "(1 + O.param_groups[0]['lr'])", "m.O.param_groups[0]['lr'] = torch.tensor(3.0)"),
+    "tensor in a group, in a sum, written": ("O.param_groups[0]['mine'] = torch.tensor(2.0)", "(1 + O.param_groups[0]['mine'])", "m.O.param_groups[0]['mine'].fill_(3.0)"),
+    "tensor in a group, in a sum, replaced": ("O.param_groups[0]['mine'] = torch.tensor(2.0)", "(1 + O.param_groups[0]['mine'])", "m.O.param_groups[0]['mine'] = torch.tensor(3.0)"),
+    "tensor in a rate's place": ("", "O.param_groups[0]['lr']", "m.O.param_groups[0]['lr'] = torch.tensor(3.0)"),
+    "defaults": ("", "O.defaults['lr']", "m.O.defaults['lr'] = 3.0"),
+    "optimizer's own attribute": ("O.mine = 2.0", "O.mine", "m.O.mine = 3.0"),
+    "optimizer's own attribute that comes": ("", "getattr(O, 'mine', 2.0)", "m.O.mine = 3.0"),
+    "own optimizer's class": (OWN_OPTIMIZER, "O.warm", "m.Own.warm = 3.0"),
+    "own optimizer's attribute": (OWN_OPTIMIZER, "O.factor()", "m.O.warm = 3.0"),
+    "own optimizer's rate": (OWN_OPTIMIZER, "O.factor()", "m.O.param_groups[0]['lr'] = 3.0"),
+    "own optimizer's dictionary": (OWN_OPTIMIZER, "O.factor()", "m.O.cfg['a'] = 3.0"),
+    "scheduler's factor": ("", "S.gamma", "m.S.gamma = 0.25"),
+    "scheduler's factor, by getattr": ("", "getattr(S, 'gamma', 1.0)", "m.S.gamma = 0.25"),
+    "scheduler's factor, by a computed name": ("N = ['gamma']", "getattr(S, N[0])", "m.S.gamma = 0.25"),
+    "scheduler's factor, by state_dict()": ("", "S.state_dict()['gamma']", "m.S.gamma = 0.25"),
+    "scheduler's count, by state_dict()": ("", "1.0 + S.state_dict()['last_epoch']", "m.S.step()"),
+    "scheduler in a list": ("SS = [S]", "SS[0].gamma", "m.S.gamma = 0.25"),
+    "first rates": ("", "S.base_lrs[0]", "m.S.base_lrs = [3.0]"),
+    "first rates, written": ("", "S.base_lrs[0]", "m.S.base_lrs[0] = 3.0"),
+    "last rate": ("", "S.get_last_lr()[0]", "m.S.step()"),
+    "last rate, set": ("", "S.get_last_lr()[0]", "m.S._last_lr = [3.0]"),
+    "next rate": ("", "S.get_lr()[0]", "m.S.step()"),
+    "steps of a scheduler": ("", "1.0 + S.last_epoch", "m.S.step()"),
+    "length of a schedule": ("C = torch.optim.lr_scheduler.CosineAnnealingLR(O, 10)", "1.0 * C.T_max", "m.C.T_max = 3"),
+    "plateau's best": (PLATEAU, "P.best", "m.P.best = 3.0"),
+    "plateau's factor": (PLATEAU, "P.factor", "m.P.factor = 0.5"),
+    "plateau's count": (PLATEAU, "1.0 + P.num_bad_epochs", "m.P.step(9.0)"),
+    "schedule that is a function": ("A = torch.optim.lr_scheduler.LambdaLR(O, lambda n: n * 2.0)", "A.lr_lambdas[0](2)", "m.A.lr_lambdas[0] = lambda n: 3.0"),
+    "what such a function reads": ("K = [2.0]\nA = torch.optim.lr_scheduler.LambdaLR(O, lambda n: 1.0 + n * K[0])", "A.lr_lambdas[0](2)", "m.K[0] = 3.0"),
+    "own scheduler's class": (OWN_SCHEDULER, "S.warm", "m.Own.warm = 3.0"),
+    "own scheduler's attribute": (OWN_SCHEDULER, "S.factor()", "m.S.warm = 3.0"),
+    "own scheduler's list": (OWN_SCHEDULER, "S.factor()", "m.S.n[0] = 3.0"),
+    "what an own scheduler's step sets": (OWN_SCHEDULER, "S.scale", "m.S.step()"),
+    "loader's length": (LOADER, "float(len(L))", "m.D.extend(range(20))"),
+    "loader's truth": (LOADER, "2.0 if L else 1.0", "m.D.clear()"),
+    "loader's batch size": (LOADER, "1.0 * L.batch_size", "vars(m.L)['batch_size'] = 7"),
+    "loader's own attribute": (LOADER + "\nL.scale = 2.0", "L.scale", "m.L.scale = 3.0"),
+    "loader's data": (LOADER, "L.dataset.w", "m.L.dataset.w = 3.0"),
+    "length of a loader's data": (LOADER, "float(len(L.dataset))", "m.D.extend(range(20))"),
+    "another loader": (LOADER, "float(len(L))", "m.L = m.DataLoader(list(range(20)), batch_size=2)"),
+    "handle's attribute": ("H = nn.Linear(1, 1).register_forward_hook(print)\nH.k = 2.0", "H.k", "m.H.k = 3.0"),
+    "no_grad's attribute": ("N = torch.no_grad()\nN.k = 2.0", "N.k", "m.N.k = 3.0"),
+}  # fmt: skip
+
+
+def stepped(net):
+    """`train` as one compiled step: its loss and the model's parameters afterwards."""
+    return trainc.train_step(plain_step(net))
+
+
+def plain_step(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", HELD_BY_TRAINING)
+def test_what_forward_reads_of_what_trains_is_watched(name):
+    there, read, change = HELD_BY_TRAINING[name]
+    source = f"{HELD}{there}\ndef look(): return {read}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * look()"
+    plain, ours, model = around_a_change(source, change)
+    assert all(same(a, b) for a, b in zip(ours, plain, strict=True)), [r.route for r in records.of(model)]
+    assert not same(plain[0], plain[2])
+    assert "tensor" in name or records.of(model)[0].route == "compiled"  # a tensor that no module holds goes to torch.compile's tracer
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", HELD_BY_TRAINING)
+def test_what_a_step_reads_of_what_trains_is_watched(name):
+    there, read, change = HELD_BY_TRAINING[name]
+    source = f"{HELD}{there}\ndef look(): return {read}\nclass Net(nn.Linear):\n  def forward(self, x): return super().forward(x) * look()"
+    x, found = torch.randn(3, 4, generator=torch.Generator().manual_seed(3)), []
+    for wrap in (plain_step, stepped):
+        with restored():
+            _, net, scope = build(source)
+            step = wrap(net)
+            try:
+                results = [step(x), step(x)]
+                exec(change, {**scope, "net": step, "train": lambda net, x: net(x), "X": x})
+                found.append([*results, step(x), step(x), *(p.detach().clone() for p in net.parameters())])
+            except trainc.UserError as reason:
+                assert "tensor" in name and "as a buffer of the module it is an input" in str(reason)
+                return
+    assert same(*found)
+
+
+# What a program sets, of what trains, to the value that is there, while the loop sets it to another: (a write, the loop's).
+WRITES_OF_TRAINING = {
+    "scheduler's factor": ("S.gamma = 0.5", "m.S.gamma = 0.25", "m.S.gamma"),
+    "first rates": ("S.base_lrs[0] = 2.0", "m.S.base_lrs[0] = 3.0", "m.S.base_lrs"),
+    "defaults": ("O.defaults['lr'] = 2.0", "m.O.defaults['lr'] = 3.0", "m.O.defaults['lr']"),
+    "own attribute": ("O.mine = 2.0", "m.O.mine = 3.0", "m.O.mine"),
+    "own attribute, by vars": ("vars(O)['mine'] = 2.0", "m.O.mine = 3.0", "m.O.mine"),
+    "setting": ("O.param_groups[0]['lr'] = 2.0", "m.O.param_groups[0]['lr'] = 3.0", "m.O.param_groups[0]['lr']"),
+    "own setting": ("O.param_groups[0]['mine'] = 2.0", "m.O.param_groups[0]['mine'] = 3.0", "m.O.param_groups[0]['mine']"),
+    "own setting that goes": ("O.param_groups[0].pop('more', None)", "m.O.param_groups[0]['more'] = 3.0", "'more' in m.O.param_groups[0]"),
+    "groups": ("O.param_groups = O.param_groups[:1]", "m.O.add_param_group({'params': [nn.Parameter(torch.ones(1))]})", "len(m.O.param_groups)"),
+    "loader's attribute": ("L.scale = 2.0", "m.L.scale = 3.0", "m.L.scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", ["compile", "step"])
+@pytest.mark.parametrize("name", WRITES_OF_TRAINING)
+def test_what_a_program_sets_of_what_trains_is_not_lost(name, door):
+    write, other, seen = WRITES_OF_TRAINING[name]
+    there = f"{HELD}{LOADER}\nL.scale = O.mine = O.param_groups[0]['mine'] = 2.0\n"
+    source = f"{there}class Net(nn.Linear):\n  def forward(self, x):\n    {write}\n    return super().forward(x)"
+    x, found = torch.ones(3, 4), []
+    for compiled in (False, True):
+        with restored():
+            _, net, scope = build(source)
+            net = trainc.compile(net) if compiled and door == "compile" else net
+            step = plain_step(net) if not compiled or door == "compile" else stepped(net)
+            results = []
+            for _ in range(4):
+                before = eval(seen, scope)
+                try:
+                    results.append((step(x).item(), eval(seen, scope)))
+                except trainc.UserError:  # refused, before anything has happened
+                    assert eval(seen, scope) == before
+                    results.append(None)
+                exec(other, scope)
+            found.append(results)
+    for i, (plain, ours) in enumerate(zip(*found, strict=True)):
+        if ours is None:
+            assert door == "step"
+        else:
+            assert ours[1] == plain[1]
+            assert None in found[1][:i] or ours[0] == pytest.approx(plain[0], rel=1e-5)  # what was refused has updated nothing
 
 
 # What torch.compile's tracer does not watch, or takes from elsewhere; and what it does, so that it goes on with it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import types
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import trainc
+from trainc.base import records
+from trainc.torch.guards.reads import Reads
 
 X = torch.tensor([[1.0, 2.0]])
 
@@ -582,3 +585,171 @@ def test_globals_by_any_name_are_still_refused(how):
 
     with pytest.raises(trainc.UserError, match="globals"):
         trainc.train_step(step)(X)
+
+
+# ---- what a step reads of its optimizer and its schedulers --------------------------------------------------------------
+
+
+def reads(wrap, read, between, calls=7):
+    """A step whose loss has `read(optimizer, scheduler)` as a factor; `between(i, optimizer, scheduler)` after each call i."""
+    model = linear()
+    optimizer = sgd(model, lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step(x):
+        loss = model(x).pow(2).sum() * read(optimizer, scheduler)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step, found = wrap(step), []
+    for i in range(calls):
+        found.append(step(X))
+        between(i, optimizer, scheduler)
+    return [*found, *values(model.parameters())], step
+
+
+READ_BY_STEPS = {
+    "rate": lambda o, s: 1 + o.param_groups[0]["lr"],
+    "rate by its scheduler": lambda o, s: 1 + s.optimizer.param_groups[0]["lr"],
+    "rates": lambda o, s: 1 + sum(group["lr"] for group in o.param_groups),
+    "own attribute": lambda o, s: getattr(o, "mine", 1.0),
+    "defaults": lambda o, s: 1 + o.defaults["lr"],
+    "factor": lambda o, s: 1 + s.gamma,
+    "first rates": lambda o, s: 1 + s.base_lrs[0],
+    "last rate": lambda o, s: 1 + s.get_last_lr()[0],
+}
+
+
+def load(optimizer):
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def set_all(i, optimizer, scheduler):
+    optimizer.mine, scheduler.gamma, scheduler.base_lrs, optimizer.defaults["lr"] = 1.0 + i, 0.1 * i, [0.3 * i], 0.2 * i
+
+
+BETWEEN_STEPS = {
+    "schedule": lambda i, o, s: s.step(),
+    "loaded": lambda i, o, s: (load(o) if i in (1, 4) else None, s.step()),
+    "loaded, then set": lambda i, o, s: load(o) if i == 1 else o.param_groups[0].update(lr=0.3 / (i + 1)),
+    "group replaced": lambda i, o, s: o.param_groups.__setitem__(0, {**o.param_groups[0], "lr": 0.2 / (i + 1)}),
+    "all that it reads": set_all,
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN_STEPS)
+@pytest.mark.parametrize("read", READ_BY_STEPS)
+def test_what_a_step_reads_of_what_trains(read, between):
+    same(lambda wrap: reads(wrap, READ_BY_STEPS[read], BETWEEN_STEPS[between])[0])
+
+
+def test_a_rate_is_the_same_input_after_its_groups_were_loaded():
+    found, steps, compiled = [], [], []
+
+    def between(i, optimizer, scheduler):
+        if i in (0, 6):  # the first changes the order of the settings: PyTorch puts `params` last
+            optimizer.load_state_dict(optimizer.state_dict())
+        scheduler.step()
+        compiled.append(len(records.of(steps[-1])))
+
+    for wrap in (lambda body: body, trainc.train_step):
+
+        def kept(body, wrap=wrap):
+            steps.append(wrap(body))
+            return steps[-1]
+
+        found.append(reads(kept, READ_BY_STEPS["rate"], between, 12)[0])
+    assert_same(*found)
+    assert compiled[12 + 5] == compiled[-1] <= 4
+
+
+class Own(torch.optim.lr_scheduler.LRScheduler):
+    """What it has is another at each step, and so are settings that PyTorch's schedulers leave alone."""
+
+    def __init__(self, optimizer):
+        self.scale = 1.0
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        self.scale *= 0.5
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] += 0.01
+        return [group["lr"] * 0.9 for group in self.optimizer.param_groups]
+
+
+kinds = torch.optim.lr_scheduler
+SCHEDULERS = {
+    "StepLR": lambda o: kinds.StepLR(o, 2), "LambdaLR": lambda o: kinds.LambdaLR(o, lambda n: 1 / (n + 1)),
+    "CosineAnnealingLR": lambda o: kinds.CosineAnnealingLR(o, 10),
+    "OneCycleLR": lambda o: kinds.OneCycleLR(o, 0.1, total_steps=20),
+    "CosineAnnealingWarmRestarts": lambda o: kinds.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: kinds.CyclicLR(o, 0.01, 0.1),
+    "SequentialLR": lambda o: kinds.SequentialLR(o, [kinds.ConstantLR(o), kinds.ExponentialLR(o, 0.9)], [3]),
+    "ChainedScheduler": lambda o: kinds.ChainedScheduler([kinds.ConstantLR(o), kinds.ExponentialLR(o, 0.9)]),
+    "ReduceLROnPlateau": lambda o: kinds.ReduceLROnPlateau(o, patience=0),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.05),
+    "Own": Own,
+}  # fmt: skip
+
+
+def computed(thing, name):
+    return getattr(thing, name)
+
+
+@pytest.mark.parametrize("computes_names", [False, True])
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_a_scheduler_s_steps_compile_and_look_up_nothing_again(kind, where, computes_names, monkeypatch):
+    """What it changes is nothing that the step reads: neither is it traced again, nor are its objects walked again."""
+    walks, again = [], Reads.again
+    monkeypatch.setattr(Reads, "again", lambda self, *args, **kwargs: (walks.append(0), again(self, *args, **kwargs))[1])
+    steps = []
+
+    def program(wrap):
+        model = linear()
+        optimizer = sgd(model)
+        scheduler = SCHEDULERS[kind](optimizer)
+        settings = types.SimpleNamespace(by=1.0)
+        arguments = (1.0,) if kind == "ReduceLROnPlateau" else ()
+
+        def body(x):
+            loss = model(x).pow(2).sum() * (computed(settings, "by") if computes_names else 1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if where == "inside":
+                scheduler.step(*arguments)
+            return loss
+
+        steps.append(wrap(body))
+        found = []
+        for _ in range(6):
+            found.append(steps[-1](X))
+            if where == "outside":
+                scheduler.step(*arguments)
+        return [*found, *values(model.parameters())]
+
+    same(program)
+    assert len(records.of(steps[0])) == 1
+    assert len(walks) <= 2
+
+
+@pytest.mark.parametrize("read", [lambda o, s: s.scale, lambda o, s: o.param_groups[0]["weight_decay"]], ids=["own", "setting"])
+def test_what_an_own_scheduler_sets_is_not_read_after_it(read):
+    model = linear()
+    optimizer = sgd(model)
+    scheduler = Own(optimizer)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss.detach() * read(optimizer, scheduler)
+
+    with pytest.raises(trainc.UserError, match=r"after scheduler.step\(\)"):
+        trainc.train_step(step)(X)
+    assert scheduler.scale == 0.5 and optimizer.param_groups[0]["weight_decay"] == 0.01

@@ -45,6 +45,7 @@ from trainc.torch.compat import (
 )
 from trainc.torch.graph import wire
 from trainc.torch.graph.sizes import SYMBOLIC, Symbols
+from trainc.torch.guards.kinds import names_of_users, set_later
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.watch import suspended
 from trainc.torch.optimizers.updates import Slot
@@ -294,10 +295,13 @@ class Recorder:
     def _hide_settings(self, scheduler: Any) -> None:
         """What a scheduler sets has its new value only after the step: the rest of the body must not read the old one."""
         owner = getattr(scheduler, "optimizer", None)
-        tables = [(group, ("lr", "momentum", "betas"), "param_groups") for group in owner.param_groups] if owner else []
+        # a scheduler of the user's may set what it likes
+        settings = {"lr", "momentum", "betas", *names_of_users(type(scheduler))} - {"params"}
+        tables = [(group, settings, "param_groups") for group in owner.param_groups] if owner else []
         for each in (scheduler, *self.reached.schedulers):
             if each is scheduler or getattr(each, "optimizer", None) is owner:  # SequentialLR steps others
-                tables.append((each.__dict__, ("_last_lr", "last_epoch", "_step_count"), type(each).__name__))
+                kind = type(each)
+                tables.append((each.__dict__, {"_last_lr", "last_epoch", "_step_count"} | set_later(kind), kind.__name__))
         for table, keys, name in tables:
             for key in keys:
                 if key in table and not isinstance(table[key], NotYet):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from trainc.torch.guards.kinds import module_of
-from trainc.torch.guards.places import Attributes, Cache, Class, Place, Version, contents_guard, same_contents
+from trainc.torch.guards.places import Attributes, Cache, Class, Place, Setting, Version, contents_guard, same_contents
 from trainc.torch.guards.reads import Reads
 from trainc.torch.guards.state import ModuleState
 from trainc.torch.trust import is_trusted_module
@@ -81,7 +81,8 @@ class BesideDynamo:
         if self.lost is not None or not self._known or variant in self._variants and self._holds():
             return
         changed = [place for place in self._places if is_changed(place)]
-        whole = any(type(place) not in (Place, Attributes, Version) for place in changed) or variant not in self._variants
+        plain = all(type(place) in (Place, Setting, Attributes, Version) for place in changed)
+        whole = not plain or variant not in self._variants
         within = [name for place in changed for name in (place.path, f"{module_of(place.thing)}.{place.path}")]
         same_modules = self._of is self._state()
         walk = self._walk()
@@ -179,7 +180,7 @@ def _guarded_by_dynamo(walk: Reads) -> set[str]:
     for place in walk.places:
         if type(place) is Attributes and not is_trusted_module(module_of(walk.outline.get((place.path, 1), (None,))[0])):
             found.update(f"{place.path}.{key}" for key in place.held[::2])
-        elif type(place) is Place and isinstance(place.thing, (tuple, types.CellType)):  # a variable, or a slot of an object
+        elif type(place) in (Place, Setting) and isinstance(place.thing, (tuple, types.CellType)):  # a variable, a slot
             found.add(place.path)
         elif type(place) is Place and type(place.thing) in (dict, list) and place.path in found:  # those above it come first
             keys = place.held[::2] if type(place.thing) is dict else range(len(place.held))

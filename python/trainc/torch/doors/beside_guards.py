@@ -19,7 +19,7 @@ from trainc.base import messages
 from trainc.torch import compat
 from trainc.torch.doors import as_python
 from trainc.torch.doors.beside_dynamo import BesideDynamo, Filled, is_changed
-from trainc.torch.guards.places import IGNORED, MISSING, Place
+from trainc.torch.guards.places import IGNORED, MISSING, Place, Setting
 from trainc.torch.guards.reads import Reads
 from trainc.torch.trust import is_trusted_code
 
@@ -76,7 +76,7 @@ class Frame(BesideDynamo):
                     (place.path, key) for key, value in place.thing.items()
                     if held.get(key, MISSING) is not value and f"{place.path}.{key}" in guarded
                 }  # fmt: skip
-            elif type(place) is Place and place.path in guarded:
+            elif type(place) in (Place, Setting) and place.path in guarded:
                 self._by_program.add(place.path)
 
     def _watched(self, walk: Reads) -> list[Place]:

@@ -47,7 +47,7 @@ class Traces:
         reads, disguise = Reads(self._state, subject, stepped=stepped), Disguise()
         if root is not None:
             reads.root("", root)
-        self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read, reads.ask)))
+        self._made.append(Trace(reads, disguise, Watched(disguise.beside(reads.enter), reads.read, reads.ask, reads.method)))
         return self._made[-1]
 
     def backward(self, trace: Trace, compiler: joint.Compiler) -> Watched:
@@ -55,7 +55,7 @@ class Traces:
         values."""
         reads = Reads(self._state, "a backward")
         self._backwards.append((reads, compiler))
-        return Watched(trace.disguise.beside(reads.enter), reads.read, reads.ask)
+        return Watched(trace.disguise.beside(reads.enter), reads.read, reads.ask, reads.method)
 
     @property
     def in_pytorch(self) -> bool:

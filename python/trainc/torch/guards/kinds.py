@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import datetime
 import decimal
+import dis
 import enum
 import fractions
 import functools
 import gc
+import inspect
 import operator
 import pathlib
 import re
@@ -186,6 +188,33 @@ def names_of_bases(kind: type) -> frozenset[str]:
     return frozenset(found)
 
 
+@functools.cache
+def methods_of(kind: type) -> dict[types.CodeType, type]:
+    """The code of a class's methods, whatever wraps them, and the class that defines each."""
+    found: dict[types.CodeType, type] = {}
+    for base in kind.__mro__:
+        for item in base.__dict__.values():
+            for each in (item.fget, item.fset) if isinstance(item, property) else (item,):
+                code = getattr(inspect.unwrap(getattr(each, "__func__", each)), "__code__", None)
+                if code is not None:
+                    found.setdefault(code, base)
+    return found
+
+
+@functools.cache
+def set_later(kind: type) -> frozenset[str]:
+    """The attributes that methods of a class set after `__init__`: of a scheduler what is another at each step."""
+    every = [code for code in methods_of(kind) if code.co_name != "__init__"]
+    return frozenset(i.argval for code in every for i in dis.get_instructions(code) if i.opname == "STORE_ATTR")
+
+
+@functools.cache
+def names_of_users(kind: type) -> frozenset[str]:
+    """Names in the code of a class's methods that are the user's."""
+    own = [code for code, base in methods_of(kind).items() if not is_trusted_module(module_of(base))]
+    return frozenset().union(*(about(code).names for code in own))
+
+
 def names_in(getter: operator.attrgetter | operator.methodcaller) -> set[str]:
     """The attributes that it asks for."""
     make, arguments = getter.__reduce__()
@@ -220,11 +249,14 @@ __all__ = [
     "is_torchs",
     "is_transparent",
     "kept_by",
+    "methods_of",
     "module_of",
     "names_in",
     "names_of_bases",
+    "names_of_users",
     "order",
     "reads_itself",
+    "set_later",
     "slot_names",
     "token",
 ]

@@ -24,10 +24,11 @@ from trainc.base.patches import MISSING, Name
 from trainc.torch.compat import FakeTensor, FunctionalTensor, disable_current_modes
 from trainc.torch.guards.kinds import contents_of
 from trainc.torch.guards.known_functions import answer_of
-from trainc.torch.numbers import Number
+from trainc.torch.numbers import Group, Number
 from trainc.torch.strided import is_freed
 
 IGNORED = Name("ignored")
+STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a step is compiled for the very ones
 
 
 def held(place: Any) -> list[Any]:
@@ -399,8 +400,59 @@ class AllAttributes(Place):
         return self._by_dynamo
 
 
+class Setting(Place):
+    """A setting of an optimizer's group. `by_dynamo`: where a program writes one, Dynamo would also set `capturable`."""
+
+    __slots__ = ("group",)
+    by_dynamo = False
+
+    def __init__(self, path: str, thing: tuple[dict, Any], held: list[Any], group: Group):
+        super().__init__(path, thing, held)
+        self.group = group
+
+
+class Table(Place):
+    """All that a dictionary of one of PyTorch's objects holds, as the program has it: a trace may have put other things there.
+    What the program changes is a side effect, but where it is IGNORED."""
+
+    __slots__ = ()
+    guards = by_dynamo = False
+
+    def restore(self) -> None:
+        now = dict(self.thing)
+        held = zip(self.held[::2], self.held[1::2], strict=True)
+        items = [(key, now.get(key, MISSING) if value is IGNORED else value) for key, value in held]
+        self.thing.clear()
+        self.thing.update((key, value) for key, value in items if value is not MISSING)
+
+
+class Length(Place):
+    """How many batches a DataLoader has. It asks its dataset, which may be of any size: so its answer is watched instead."""
+
+    __slots__ = ()
+    guards = False
+    asked = True
+
+    def __init__(self, path: str, thing: Any):
+        super().__init__(path, thing, [length_of(thing)])
+
+    def changed(self) -> bool:
+        return length_of(self.thing) != self.held[0]
+
+    def restore(self) -> None:
+        pass  # where what it is made of can be reached, it is put back there
+
+
+def length_of(loader: Any) -> Any:
+    with disable_current_modes():
+        try:
+            return len(loader)
+        except Exception as error:  # a stream has none
+            return type(error)
+
+
 __all__ = [
-    "CLASS_CACHES", "IGNORED", "MISSING", "AllAttributes", "Answer", "Attributes", "Buffer", "Cache", "Class", "Generator",
-    "Kept", "Order", "Place", "Registry", "Size", "Version", "Written", "contents", "contents_guard", "default_of",
-    "generator_of", "held", "same_contents", "type_version",
+    "CLASS_CACHES", "IGNORED", "MISSING", "STEPPING", "AllAttributes", "Answer", "Attributes", "Buffer", "Cache", "Class",
+    "Generator", "Kept", "Length", "Order", "Place", "Registry", "Setting", "Size", "Table", "Version", "Written",
+    "contents", "contents_guard", "default_of", "generator_of", "held", "same_contents", "type_version",
 ]  # fmt: skip

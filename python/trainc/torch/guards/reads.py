@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy
@@ -50,17 +50,20 @@ from trainc.torch.guards.kinds import (
     is_torchs,
     is_transparent,
     kept_by,
+    methods_of,
     module_of,
     names_in,
     names_of_bases,
     order,
     reads_itself,
+    set_later,
     slot_names,
     token,
 )
 from trainc.torch.guards.places import (
     CLASS_CACHES,
     IGNORED,
+    STEPPING,
     AllAttributes,
     Answer,
     Attributes,
@@ -69,10 +72,13 @@ from trainc.torch.guards.places import (
     Class,
     Generator,
     Kept,
+    Length,
     Order,
     Place,
     Registry,
+    Setting,
     Size,
+    Table,
     Version,
     Written,
     default_of,
@@ -80,7 +86,7 @@ from trainc.torch.guards.places import (
     held,
     type_version,
 )  # fmt: skip
-from trainc.torch.numbers import original
+from trainc.torch.numbers import Group, original
 from trainc.torch.trust import is_pythons, is_trusted_file, is_trusted_module
 
 MAX_ITEMS = 50_000  # of what is watched for one model
@@ -93,10 +99,20 @@ _PLACES = (
     threading.Condition, threading.Semaphore, types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.CodeType, types.FrameType, types.GenericAlias, types.UnionType, compat.OpOverload, compat.OpOverloadPacket,
-    compat.OpNamespace, compat.Ops, torch.autograd.grad_mode.no_grad, torch.utils.data.DataLoader, torch.Generator,
-    numpy.ufunc, torch.utils.hooks.RemovableHandle,  # what it removes is seen where it is
+    compat.OpNamespace, compat.Ops, torch.Generator, numpy.ufunc,
 )  # fmt: skip
-_STEPPING = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)  # a step is compiled for the very ones
+# Of these, what their own code reads is watched in another way; and of what each has itself, the attributes that are left out
+# where code computes names, for nobody comes to them so: a DataLoader's dataset may be of any size, what a handle removes is seen
+# where it is.
+_BY_NAME: dict[type, frozenset[str]] = {
+    torch.utils.data.DataLoader: frozenset(
+        {"dataset", "sampler", "batch_sampler", "generator", "_iterator", "_IterableDataset_len_called"}
+    ),
+    torch.utils.hooks.RemovableHandle: frozenset({"hooks_dict_ref", "extra_dict_ref", "id"}),
+    torch.autograd.grad_mode.no_grad: frozenset({"prev"}),
+}
+# An optimizer's and a scheduler's methods that are watched elsewhere (capture/step_guards.py): calls of them are the trace's.
+_STEPS = frozenset({"step", "zero_grad"})
 # Of these, what is plain and named by the program is watched all the same.
 _WITH_STATE = (logging.Handler, threading.Thread, threading.Condition, threading.Semaphore)
 _OF_LOGGERS = {"name", "level", "parent", "disabled", "manager", "_cache", "root", "filters", "propagate"}
@@ -154,6 +170,9 @@ class Reads:
         self._slots: set[tuple[int, str | None]] = set()
         self._owned = {id(tensor) for tensor in own.tensors()}
         self._again, self._identity = False, ""  # whether one of these is reached in another way; code that compares by `is`
+        self._methods: list[types.CodeType] = []  # of PyTorch's optimizers and schedulers, that ran
+        self._trains: list[tuple[Any, list[tuple[str, Any, Any]]]] = []  # optimizers and schedulers, and their attributes
+        self._groups: dict[int, torch.optim.Optimizer] = {}  # by the addresses of their `param_groups`
         self._modules: set[int] = set()
         self._kept: dict[int, tuple[Any, list]] = kept or {}
         self._version(torch.Tensor)
@@ -195,6 +214,19 @@ class Reads:
     def runs(self, code: types.CodeType, variables: dict) -> None:
         """A piece of the user's code runs, of which nothing more is known than its globals."""
         self._code(code, variables)
+        self._drain()
+
+    def method(self, code: types.CodeType) -> None:
+        """A method of PyTorch's runs, of an optimizer or a scheduler: what it names is read."""
+        if code in self._methods:
+            return
+        self._methods.append(code)
+        self._name(about(code).names)
+        if about(code).any_attribute:  # state_dict()
+            for value, attributes in self._trains:
+                if code in methods_of(type(value)):
+                    for path, item, place in attributes:
+                        self._named(path, item, place)
         self._drain()
 
     def read(self, tensor: torch.Tensor) -> None:
@@ -311,9 +343,14 @@ class Reads:
             key = path.rsplit(".", 1)[1]
             for i in range(0, len(owner.held), 2):
                 if owner.held[i] == key:
+                    if owner.held[i + 1] is not IGNORED:  # a method of PyTorch's has named it before
+                        return
                     owner.held[i + 1] = original(value)
                     break
         elif owner is not None:
+            if (id(owner[0]), owner[1]) in self._slots:
+                return
+            self._slots.add((id(owner[0]), owner[1]))
             self._add(Place(path, owner, [value]), 1)
         self._todo.append((path, value))
 
@@ -414,10 +451,12 @@ class Reads:
             self._number(f"{path}._flag", value.__dict__, "_flag")
         elif isinstance(value, logging.Logger):
             self._level(path, value)
-        elif isinstance(value, torch.optim.Optimizer):
-            self._optimizer(path, value)
-        elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            self._scheduler(path, value)
+        elif isinstance(value, STEPPING):
+            self._stepping(path, value)
+        elif (optimizer := self._groups.get(id(value))) is not None:
+            self._settings_of(path, optimizer, value)
+        elif (kind := next((kind for kind in _BY_NAME if isinstance(value, kind)), None)) is not None:
+            self._by_name(path, value, kind)
         elif (generator := generator_of(path, value)) is not None:
             self._add(generator, 1)
             for name in _OF_GENERATORS:
@@ -470,7 +509,7 @@ class Reads:
             return type(value), order(value)
         if isinstance(value, (list, set, frozenset, tuple, collections.deque)):
             return type(value), len(value)
-        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *_STEPPING, *_PLACES)) or is_torchs(value):
+        if isinstance(value, (torch.Tensor, type, types.ModuleType, torch.nn.Module, *STEPPING, *_PLACES)) or is_torchs(value):
             return type(value), id(value)
         return type(value), None
 
@@ -579,7 +618,10 @@ class Reads:
             named = names_of_bases(kind)
             self._add(AllAttributes(path, value), len(attributes))
             self._attributes(path, attributes, lambda key: whole or key in named)
-        for name in slot_names(kind):
+        self._in_slots(path, value)
+
+    def _in_slots(self, path: str, value: Any) -> None:
+        for name in slot_names(type(value)):
             try:
                 item = object.__getattribute__(value, name)
             except AttributeError:
@@ -694,24 +736,79 @@ class Reads:
             elif not trusted or not name.startswith("__") and table is not vars(torch.ops):
                 self._slot(f"{path}.{name}", table, name)
 
-    def _optimizer(self, path: str, value: torch.optim.Optimizer) -> None:
-        """Its steps are the optimizer's own plans; what a program reads of it is its settings."""
-        if not any(value is each for each in self._stepped):
-            self._setting("state", f"{path}.state", value.state, (value.__dict__, "state"))
-        for i, group in enumerate(value.param_groups):
-            for key, item in group.items():
-                item = programs(group, key, item)
-                if key == "params":  # by identity they are not those of the trace
-                    self._setting("params", f"{path}.param_groups[{i}].params", item, (group, key))
-                elif not isinstance(item, torch.Tensor):
-                    self._setting("param_groups", f"{path}.param_groups[{i}].{key}", item, (group, key))
+    def _stepping(self, path: str, value: Any) -> None:
+        """An optimizer or a scheduler. Its steps are the optimizer's own plans, or run as Python after each step; what a program
+        reads of it is what its code names, or a method of PyTorch's that it calls. What is another after each step is watched
+        where it is named, and not where code computes names."""
+        kind = type(value)
+        alone = {"state", "param_groups", "_opt_called"} | set_later(kind)
+        alone |= {name for name in names_of_bases(kind) if name.startswith("_")}
+        left_out = _STEPS | {"state"} if any(value is each for each in self._stepped) else _STEPS
+        if isinstance(groups := value.__dict__.get("param_groups"), list):
+            self._groups[id(groups)] = value
+        # A state that is held here would stay when `load_state_dict` replaces it.
+        attributes = self._named_alone(path, value, alone, left_out, ignored=left_out - _STEPS)
+        if "_last_lr" in value.__dict__:
+            self._setting("get_last_lr", f"{path}._last_lr", *_of(value.__dict__, "_last_lr"))
+        self._trains.append((value, attributes))
+        if any(about(code).any_attribute and code in methods_of(kind) for code in self._methods):
+            for each in attributes:
+                self._named(*each)
 
-    def _scheduler(self, path: str, value: torch.optim.lr_scheduler.LRScheduler) -> None:
-        """Its steps run as Python after each step; what a program reads of it is its numbers."""
-        for key, by in (("_last_lr", "get_last_lr"), ("last_epoch", "last_epoch"), ("_last_lr", "_last_lr")):
-            if key in value.__dict__:
-                item = programs(value.__dict__, key, value.__dict__[key])
-                self._setting(by, f"{path}.{key}", item, (value.__dict__, key))
+    def _settings_of(self, path: str, optimizer: torch.optim.Optimizer, groups: list[Any]) -> None:
+        """The groups of an optimizer. `load_state_dict` puts others there, and their numbers are the same numbers."""
+        self._add(Place(path, groups, list(groups)), len(groups))
+        for i, group in enumerate(groups):
+            where = f"{path}[{i}]"
+            if not isinstance(group, dict):
+                self._todo.append((where, group))
+                continue
+            items = _items(group)
+            self._tell(where, (type(group), order(dict(items))))
+            self._add(Attributes(where, group, [each for key, _ in items for each in (key, IGNORED)]), len(items))
+            for key, item in items:
+                if key == "params":  # by identity they are not those of the trace
+                    self._setting("params", f"{where}.params", item, (group, key))
+                else:
+                    self._add(Setting(f"{where}.{key}", (group, key), [item], Group(optimizer, i)), 1)
+                    self._todo.append((f"{where}.{key}", item))
+            self._add(Table(where, group, [each for pair in items for each in pair]), len(items))
+
+    def _by_name(self, path: str, value: Any, kind: type) -> None:
+        if kind is torch.utils.data.DataLoader:
+            place = Length(f"len({path})", value)
+            self._add(place, 1)
+            self._tell(place.path, ("length", place.held[0]))
+        self._named_alone(path, value, _BY_NAME[kind], ignored=_BY_NAME[kind] - {"dataset", "sampler", "batch_sampler"})
+
+    def _named_alone(
+        self, path: str, value: Any, alone: Set[str], left_out: Set[str] = frozenset(), ignored: Set[str] = frozenset()
+    ) -> list[tuple[str, Any, Any]]:
+        """An object of PyTorch's, whose own code is no reason to watch an attribute. `alone`: not where code computes names;
+        `left_out`: not at all; `ignored`: nor whether the program changes it. Gives the others, as `_named` takes them."""
+        kind, table = type(value), value.__dict__
+        if kind is not torch.utils.hooks.RemovableHandle:  # it counts handles, so that it is another class after each
+            self._of_class(path, value)
+        items = _items(table)
+        self._add(Table(path, table, [each for key, item in items for each in (key, IGNORED if key in ignored else item)]), 1)
+        place = Attributes(path, table, [each for key, _ in items for each in (key, IGNORED)])
+        self._add(place, len(items))
+        whole, attributes = not is_trusted_module(module_of(kind)) and reads_itself(kind), []
+        for key, item in items:
+            where = f"{path}.{key}"
+            if key in left_out:
+                continue
+            if key in alone:
+                self._setting(key, where, item, (table, key))
+                attributes.append((where, item, (table, key)))
+                continue
+            attributes.append((where, item, place))
+            if whole:
+                self._named(where, item, place)
+            else:
+                self._attribute(where, key, item, place)
+        self._in_slots(path, value)
+        return attributes
 
     def _setting(self, name: str, path: str, value: Any, place: tuple) -> None:
         """What is read where some code has `name`, and not where one computes names: it changes at every step."""
@@ -772,7 +869,8 @@ class Reads:
             elif isinstance(thing, list):
                 yield from ((f"{path}[{i}]", thing, i) for i, value in enumerate(place.held) if type(value) is float)
             elif isinstance(thing, (tuple, types.CellType)) and type(place.held[0]) is float:
-                yield path, *(thing if isinstance(thing, tuple) else (thing, None))
+                container, key = thing if isinstance(thing, tuple) else (thing, None)
+                yield path, place.group if type(place) is Setting else container, key
 
     def restore(self) -> str | None:
         """Puts everything back; returns what had changed, or None. What was drawn from a generator is told by `drawn` alone."""
@@ -800,6 +898,8 @@ class Reads:
             walk.runs(code, variables)
         for tensor in self._numbers:
             walk.read(tensor)
+        for method in self._methods:
+            walk.method(method)
         for question in self._questions.items():
             walk.ask(*question)
         walk._strays = self._strays
@@ -812,6 +912,16 @@ class Reads:
         self.roots.append((path, value))
         self._todo.append((path, value))
         self._drain()
+
+
+def _of(table: dict, key: str) -> tuple[Any, tuple[dict, str]]:
+    return programs(table, key, table[key]), (table, key)
+
+
+def _items(table: dict) -> list[tuple[Any, Any]]:
+    """What the program has in a dictionary, where a trace puts other things."""
+    items = [(key, programs(table, key, item)) for key, item in dict.items(table)]
+    return [(key, item) for key, item in items if item is not MISSING]
 
 
 def _is_users_module(value: Any) -> bool:

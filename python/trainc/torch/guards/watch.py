@@ -25,7 +25,9 @@ from trainc.base import PACKAGE
 from trainc.base.errors import NotCompiled, SideEffect
 from trainc.torch import compat
 from trainc.torch.guards import known_functions
-from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, top_package_of
+from trainc.torch.guards.kinds import methods_of
+from trainc.torch.guards.places import STEPPING
+from trainc.torch.trust import C_TRUSTED, is_trusted_code, is_trusted_file, is_trusted_module, top_package_of
 
 try:
     from trainc._core import CallWatch
@@ -105,12 +107,14 @@ class Refusing:
 class Watched(Refusing):
     """While active: `enter(frame)` for the frame of each piece of the user's code at its first call, before it runs;
     `read(tensor)` where Python reads a tensor's memory; `ask(name, function)` where it calls a function whose answer must be
-    watched; calls that make the trace impossible raise."""
+    watched; `method(code)` for a method of PyTorch's that an optimizer or a scheduler runs; calls that make the trace impossible
+    raise."""
 
     def __init__(
-        self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None], ask: Callable[[str, Callable[[], Any]], None]
-    ):
-        self._enter, self._read, self._ask = enter, read, ask
+        self, enter: Callable[[Any], None], read: Callable[[torch.Tensor], None], ask: Callable[[str, Callable[[], Any]], None],
+        method: Callable[[types.CodeType], None],
+    ):  # fmt: skip
+        self._enter, self._read, self._ask, self._method = enter, read, ask, method
         self.warned = False  # whether a warning was shown that would not be shown again
         self.logged: str | None = None  # where a record was logged since this was set to None
 
@@ -165,6 +169,11 @@ class Watched(Refusing):
                 self._refuse(SideEffect(f"{_line(caller)}: {code.co_name}() {reason}"))
             return None
         if is_trusted_code(code, frame.f_globals):
+            if code in _METHODS:
+                try:
+                    self._method(code)
+                except NotCompiled as reason:
+                    self._refuse(reason)
             if not known_functions.reads(code):
                 return False
             self._asked(frame)
@@ -226,6 +235,12 @@ _STEPS[torch.optim.Optimizer.profile_hook_step(mark_step).__code__] = "an optimi
 for _kind in _all_of(torch.optim.lr_scheduler.LRScheduler):
     if "step" in vars(_kind):
         _STEPS[inspect.unwrap(vars(_kind)["step"]).__code__] = "a scheduler"
+
+
+# Methods of these that the program calls: what they name is read of the program's objects, as what its own code names.
+_METHODS = frozenset(
+    code for base in STEPPING for kind in _all_of(base) if is_trusted_module(kind.__module__) for code in methods_of(kind)
+)
 
 
 def _action_for(shown: Any, module: str) -> str:

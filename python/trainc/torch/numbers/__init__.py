@@ -17,10 +17,10 @@ way makes it a constant.
 from trainc.torch.numbers.compare import Print, compare, expect_prints, fingerprint
 from trainc.torch.numbers.graph import id_of, put_in
 from trainc.torch.numbers.program import Numbered, Program, Ready
-from trainc.torch.numbers.slots import Constant, Registry, Slot, differing
+from trainc.torch.numbers.slots import Constant, Group, Registry, Slot, differing
 from trainc.torch.numbers.standin import Number, original
 
 __all__ = [
-    "Constant", "Number", "Numbered", "Print", "Program", "Ready", "Registry", "Slot", "compare", "differing", "expect_prints",
-    "fingerprint", "id_of", "original", "put_in",
+    "Constant", "Group", "Number", "Numbered", "Print", "Program", "Ready", "Registry", "Slot", "compare", "differing",
+    "expect_prints", "fingerprint", "id_of", "original", "put_in",
 ]  # fmt: skip

@@ -20,19 +20,37 @@ class Constant(NotCompiled):
         self.slots, self.again = list(slots), again
 
 
-class Slot:
-    """A place of the program's state that holds a float: (dictionary, key), (list, index), (object, slot) or a cell; or an
-    argument, by its path within the arguments' structure."""
+class Group:
+    """The settings of an optimizer's group, wherever they are: `load_state_dict` puts another dictionary there."""
 
-    __slots__ = ("container", "given", "key", "path", "state", "tries")
+    __slots__ = ("_index", "_optimizer")
+
+    def __init__(self, optimizer: Any, index: int):
+        self._optimizer, self._index = optimizer, index
+
+    def now(self) -> Any:
+        groups = self._optimizer.__dict__.get("param_groups")
+        return groups[self._index] if isinstance(groups, list) and self._index < len(groups) else None
+
+
+class Slot:
+    """A place of the program's state that holds a float: (dictionary or Group, key), (list, index), (object, slot) or a cell;
+    or an argument, by its path within the arguments' structure."""
+
+    __slots__ = ("_holder", "given", "key", "path", "state", "tries")
 
     def __init__(self, container: Any, key: Any, path: tuple | None = None, given: Any = None):
-        self.container, self.key, self.path, self.given = container, key, path, given
+        self._holder, self.key, self.path, self.given = container, key, path, given
         # "new"; "seen" with a second value; "moving": an input from now on; "fixed": a constant for good
         self.state, self.tries = "new", 0
 
+    @property
+    def container(self) -> Any:
+        return self._holder.now() if type(self._holder) is Group else self._holder
+
     def holds(self, container: Any, key: Any) -> bool:
-        return self.path is None and self.container is container and self.key == key
+        container = container.now() if type(container) is Group else container
+        return self.path is None and container is not None and self.container is container and self.key == key
 
     def get(self) -> Any:
         thing, key = self.container, self.key
@@ -148,4 +166,4 @@ def differing(old: Any, new: Any, path: tuple = ()) -> list[tuple] | None:
     return found
 
 
-__all__ = ["Constant", "Registry", "Slot", "differing"]
+__all__ = ["Constant", "Group", "Registry", "Slot", "differing"]
