@@ -21,7 +21,7 @@ thread_local Tiles tiles;
 std::atomic<int64_t> instructions{0};
 
 // An instruction: VEX (3 bytes), opcode, ModRM, then SIB and displacement where it names memory.
-struct Instruction {
+struct TileInstruction {
   int prefix = 0, opcode = 0, reg = 0, second = 0, rm = 0;  // second: VEX.vvvv
   bool memory = false;
   uint8_t* address = nullptr;  // without the index
@@ -35,7 +35,7 @@ int64_t register_value(const ucontext_t& context, int number) {
   return context.uc_mcontext.gregs[order[number]];
 }
 
-bool decode(const ucontext_t& context, Instruction& in) {
+bool decode(const ucontext_t& context, TileInstruction& in) {
   const auto* at = reinterpret_cast<const uint8_t*>(context.uc_mcontext.gregs[REG_RIP]);
   if (at[0] != 0xC4 || (at[1] & 0x1F) != 2 || (at[2] & 0x84) != 0) return false;  // map 0F38, W0, 128 bits
   const int r = at[1] & 0x80 ? 0 : 8, x = at[1] & 0x40 ? 0 : 8, b = at[1] & 0x20 ? 0 : 8;
@@ -74,7 +74,7 @@ bool decode(const ucontext_t& context, Instruction& in) {
   return true;
 }
 
-bool carry_out(const Instruction& in) {
+bool carry_out(const TileInstruction& in) {
   enum { kNone, k66, kF3, kF2 };
   if (in.opcode == 0x49 && in.prefix == kNone && in.memory) {  // ldtilecfg: our one shape
     for (int tile = 0; tile < 8; ++tile)
@@ -104,7 +104,7 @@ bool carry_out(const Instruction& in) {
 
 void on_refused(int, siginfo_t*, void* raw) {
   auto& context = *static_cast<ucontext_t*>(raw);
-  Instruction in;
+  TileInstruction in;
   if (!decode(context, in) || !carry_out(in)) {
     signal(SIGILL, SIG_DFL);  // the instruction is met again, and ends the process
     return;

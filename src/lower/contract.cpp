@@ -24,7 +24,7 @@ bool is_widened(const Expr& e) {
 }
 
 // The bf16 expression that an f32 one was made from: its value is one of bf16.
-Expr narrow(const Expr& e) { return is_widened(e) ? e->args[0] : loop::cast(e, DType::BF16); }
+Expr in_bf16(const Expr& e) { return is_widened(e) ? e->args[0] : loop::cast(e, DType::BF16); }
 
 bool is_division(const Expr& e) {
   return e->kind == loop::ExprKind::Apply && (e->op == Op::FloorDiv || e->op == Op::Mod) &&
@@ -37,10 +37,10 @@ bool mentions_undivided(const Expr& e, int var) {
 }
 /// The greatest common divisor of what `var` is divided by within `e`; 0 where it is not. A quotient's own division
 /// counts for what is made of it: of (k / 64) % 3, the 64.
-int64_t divisor_of(const Expr& e, int var) {
+int64_t divided_by(const Expr& e, int var) {
   int64_t d = 0;
   if (is_division(e) && mentions_undivided(e->args[0], var)) d = e->args[1]->int_value;
-  for (const Expr& a : e->args) d = std::gcd(d, divisor_of(a, var));
+  for (const Expr& a : e->args) d = std::gcd(d, divided_by(a, var));
   return d;
 }
 
@@ -90,20 +90,20 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   // exactly.
   const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
   const bool pairs = of_bf16(0, lhs) && of_bf16(1, rhs) && options.target.has_bf16_dot;
-  const auto multiplied = [=](const Expr& x) { return pairs ? narrow(x) : x; };
+  const auto multiplied = [=](const Expr& x) { return pairs ? in_bf16(x) : x; };
   lhs = multiplied(lhs), rhs = multiplied(rhs);
   // Along the contiguous direction, an operand may come in runs: there its coordinate is written as major * run +
   // minor.
   const auto in_runs = [&](int which, int row, int along, int64_t extent, const Expr& whole, int64_t& run,
                            auto& element) {
-    const int64_t length = divisor_of(whole, along);
+    const int64_t length = divided_by(whole, along);
     if (length < cost::kShortestRun || extent % length != 0) return;
     const int major = nest.add_var("major", extent / length), minor = nest.add_var("minor", length);
     const Expr at = nest.var(major) * length + nest.var(minor);
     const Node* x = c_->in(which);
     const Expr split = multiplied(e.value(x, Index::at_axes(x->shape(), {nest.var(b), along == row ? at : nest.var(row),
                                                                          along == k ? at : nest.var(k)})));
-    if (divisor_of(split, minor) != 0) return;
+    if (divided_by(split, minor) != 0) return;
     run = length;
     const int other = along == k ? row : k;
     element = [=](Expr bb, Expr oo, Expr jj, Expr ii) {
@@ -117,7 +117,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
   const auto unpacked_of = [&](const Expr& whole) -> lower::ContractionSpec::UnpackedOperand {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
-    const int64_t rows = divisor_of(whole, m), depth = divisor_of(whole, k);
+    const int64_t rows = divided_by(whole, m), depth = divided_by(whole, k);
     if (!is_load(whole) || (!spec.lhs_k_contiguous && rows == 0 && depth == 0)) return {};
     lower::ContractionSpec::UnpackedOperand p{whole->id, rows ? rows : spec.m, 0, depth ? depth : spec.k, 0, nullptr};
     if (spec.m % p.row_run != 0 || spec.k % p.k_run != 0 || (pairs && p.k_run % 2 != 0)) return {};
@@ -126,7 +126,7 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     const Expr split = multiplied(
         e.value(c_->in(0), Index::at_axes(c_->in(0)->shape(), {nest.var(b), nest.var(i) * p.row_run + nest.var(row),
                                                                nest.var(j) * p.k_run + nest.var(depth_in)})));
-    if (!is_load(split) || divisor_of(split, row) != 0 || divisor_of(split, depth_in) != 0) return {};
+    if (!is_load(split) || divided_by(split, row) != 0 || divided_by(split, depth_in) != 0) return {};
     p.row_stride = stride_of(split, row, -1), p.k_stride = stride_of(split, depth_in, -1);
     if (pairs && p.k_stride != 1) return {};
     const Expr first = substitute(split->args[0], {{row, loop::integer(0)}, {depth_in, loop::integer(0)}});

@@ -380,15 +380,16 @@ std::optional<LoweredKernel> lower_transpose(const Schedule& schedule, const Gro
       };
       const int jumping = transposes_what_it_reads ? load->id : out, other = transposes_what_it_reads ? out : load->id;
       const Expr &jumps = transposes_what_it_reads ? from : to, &rows_begin = transposes_what_it_reads ? to : from;
-      constexpr int64_t together = cost::kSquaresAhead;
-      const Expr group = loop::floor_div(at.back(), together) * together, turn = loop::mod(at.back(), together);
-      const Expr next = (group + integer(together)) * lanes, first_row = turn * (width / together);
+      const Expr group = loop::floor_div(at.back(), cost::kSquaresAhead) * cost::kSquaresAhead,
+                 turn = loop::mod(at.back(), cost::kSquaresAhead);
+      const Expr next = (group + integer(cost::kSquaresAhead)) * lanes,
+                 first_row = turn * (width / cost::kSquaresAhead);
       const int64_t line = cost::kCacheLine / size_of(nest.buffers[static_cast<size_t>(other)].dtype),
                     lines = ceil_div(width, line);
       return std::vector<Stmt>{ask("line", width, jumping,
                                    [&](const Expr& i) {
-                                     return jumps + next + loop::mod(i, together) * lanes +
-                                            (first_row + loop::floor_div(i, together)) * (across.*far);
+                                     return jumps + next + loop::mod(i, cost::kSquaresAhead) * lanes +
+                                            (first_row + loop::floor_div(i, cost::kSquaresAhead)) * (across.*far);
                                    }),
                                ask("line", lanes * lines, other, [&](const Expr& i) {
                                  return rows_begin +

@@ -11,11 +11,11 @@ namespace {
 
 using Nodes = std::unordered_set<const Node*>;
 
-struct Matrix { int64_t rows, columns; };
+struct Sizes { int64_t rows, columns; };
 
 /// Below reshapes, and broadcasts that repeat a number, or the element of a row along it: what has the same value at
 /// each row.
-const Node* bare(const Node* n, const Matrix& m) {
+const Node* bare(const Node* n, const Sizes& m) {
   for (;;) {
     if (n->op == Op::Reshape) {
       n = n->in(0);
@@ -30,7 +30,7 @@ const Node* bare(const Node* n, const Matrix& m) {
 }
 
 /// Whether two nodes have the same value at each row, whatever their shapes.
-bool same(const Node* a, const Node* b, const Matrix& m, int depth) {
+bool same(const Node* a, const Node* b, const Sizes& m, int depth) {
   a = bare(a, m), b = bare(b, m);
   if (a == b) return true;
   if (depth == 0 || a->op != b->op || !is_elementwise(a->op) || a->dtype() != b->dtype() || !(a->attrs == b->attrs))
@@ -42,7 +42,7 @@ bool same(const Node* a, const Node* b, const Matrix& m, int depth) {
 
 class Proof {
  public:
-  Proof(const ShownRows& by, const Matrix& matrix) : by_(by), matrix_(matrix) {}
+  Proof(const ShownRows& by, const Sizes& matrix) : by_(by), matrix_(matrix) {}
 
   /// Whether `n` is 0 in all hidden rows.
   bool zero(const Node* n, int depth = cost::kDeepestChunk) {
@@ -105,12 +105,12 @@ class Proof {
   }
 
   const ShownRows by_;
-  const Matrix matrix_;
+  const Sizes matrix_;
   std::unordered_map<const Node*, bool> zero_;
 };
 
 /// The bools a row that are among what makes `roots`.
-std::vector<const Node*> candidates(const std::vector<const Node*>& roots, const Matrix& m, const Nodes& after) {
+std::vector<const Node*> candidates(const std::vector<const Node*>& roots, const Sizes& m, const Nodes& after) {
   std::vector<const Node*> found;
   Nodes seen;
   std::vector<const Node*> stack(roots.rbegin(), roots.rend());
@@ -134,7 +134,7 @@ std::vector<const Node*> candidates(const std::vector<const Node*>& roots, const
 
 std::optional<ShownRows> shown_rows(const std::vector<const Node*>& zeros, int64_t rows, int64_t columns,
                                     const Nodes& after) {
-  const Matrix matrix{rows, columns};
+  const Sizes matrix{rows, columns};
   for (const Node* mask : candidates(zeros, matrix, after))
     for (const bool shown : {true, false}) {
       Proof proof({mask, shown}, matrix);

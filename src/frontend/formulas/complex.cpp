@@ -1,23 +1,13 @@
 #include "frontend/formulas/complex.h"
 
-#include <limits>
-#include <numbers>
-
+#include "frontend/formulas/signs.h"
 #include "frontend/formulas/special.h"
 
 namespace trainc::formulas {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kPi = std::numbers::pi;
 constexpr double kHuge = 0x1p500, kTiny = 0x1p-500;  // beyond these a square overflows or vanishes
 
-Value sin(Value x) { return unary(Op::Sin, x); }
-Value cos(Value x) { return unary(Op::Cos, x); }
-Value negative(Value x) {  // -0 is, too; of f32 or f64
-  return with(x, x.b->bitcast(x.node, x.dtype() == DType::F32 ? DType::I32 : DType::I64)) < 0.0;
-}
-Value with_sign(Value magnitude, Value sign) { return where(negative(sign), -magnitude, magnitude); }
 Value is_inf(Value x) { return abs(x) == kInf; }
 Value is_finite(Value x) { return abs(x) < kInf; }
 

@@ -3,22 +3,17 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <span>
+
+#include "frontend/formulas/signs.h"
 
 namespace trainc::formulas {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kPi = std::numbers::pi, kPiLow = 0x1.1a62633145c07p-53;  // together pi
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kPiLow = 0x1.1a62633145c07p-53;  // with kPi, pi
 
-Value sin(Value x) { return unary(Op::Sin, x); }
-Value cos(Value x) { return unary(Op::Cos, x); }
 Value floor(Value x) { return unary(Op::Floor, x); }
-Value negative(Value x) {  // -0 is, too
-  return with(x, x.b->bitcast(x.node, DType::I64)) < 0.0;
-}
-Value with_sign(Value magnitude, Value sign) { return where(negative(sign), -magnitude, magnitude); }
 Value polynomial(Value x, std::initializer_list<double> c) {  // c[0] + c[1] x + ...
   auto it = std::rbegin(c);
   Value v = number(x, *it);

@@ -43,14 +43,14 @@ Handler product(const Handler& row) {
 }
 
 /// Functions are computed in f64, and rounded once.
-Handler in_f64(Complex (*f)(Complex)) {
+Handler parts_in_f64(Complex (*f)(Complex)) {
   return [f](const Call& c) { return rounded(c, f(wide(c, 0))); };
 }
-Handler in_f64(Complex (*f)(Complex, Complex)) {
+Handler parts_in_f64(Complex (*f)(Complex, Complex)) {
   return [f](const Call& c) { return rounded(c, f(wide(c, 0), wide(c, 1))); };
 }
 
-Values compare(const Call& c) {
+Values compare_parts(const Call& c) {
   const Complex x = operand(c, 0), y = operand(c, 1);
   const std::string direction = c.text("comparison_direction");
   if (direction == "EQ") return {(x.re == y.re) & (x.im == y.im)};
@@ -89,7 +89,7 @@ void add_complex(Table& t, const Table& of_reals) {
   for (const char* name : {"stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution"})
     t.add({name}, product(row(name)));
   for (const char* name : {"stablehlo.convert", "stablehlo.iota"}) t.add({name}, of_real(row(name)));
-  t.add({"stablehlo.compare"}, compare);
+  t.add({"stablehlo.compare"}, compare_parts);
 
   t.add({"stablehlo.complex"}, [](const Call& c) { return c.in; });
   t.add({"stablehlo.real"}, [](const Call& c) { return Values{operand(c, 0).re}; });
@@ -100,28 +100,28 @@ void add_complex(Table& t, const Table& of_reals) {
   t.add({"chlo.square"}, [](const Call& c) { return rounded(c, square(operand(c, 0))); });
   t.add({"stablehlo.divide"}, [](const Call& c) { return rounded(c, divide(operand(c, 0), operand(c, 1))); });
   t.add({"stablehlo.abs"}, [](const Call& c) { return Values{c.rounded(abs(wide(c, 0)))}; });
-  t.add({"stablehlo.power"}, in_f64(formulas::pow));
-  t.add({"stablehlo.sign"}, in_f64(formulas::sign));
-  t.add({"stablehlo.sqrt"}, in_f64(formulas::sqrt));
-  t.add({"stablehlo.rsqrt"}, in_f64(formulas::rsqrt));
-  t.add({"stablehlo.cbrt"}, in_f64(formulas::cbrt));
-  t.add({"stablehlo.exponential"}, in_f64(formulas::exp));
-  t.add({"stablehlo.exponential_minus_one"}, in_f64(formulas::expm1));
-  t.add({"stablehlo.log"}, in_f64(formulas::log));
-  t.add({"stablehlo.log_plus_one"}, in_f64(formulas::log1p));
-  t.add({"stablehlo.logistic"}, in_f64(formulas::sigmoid));
-  t.add({"stablehlo.sine"}, in_f64(formulas::sin));
-  t.add({"stablehlo.cosine"}, in_f64(formulas::cos));
-  t.add({"stablehlo.tan", "chlo.tan"}, in_f64(formulas::tan));
-  t.add({"stablehlo.tanh"}, in_f64(formulas::tanh));
-  t.add({"chlo.sinh"}, in_f64(formulas::sinh));
-  t.add({"chlo.cosh"}, in_f64(formulas::cosh));
-  t.add({"chlo.asin"}, in_f64(formulas::asin));
-  t.add({"chlo.acos"}, in_f64(formulas::acos));
-  t.add({"chlo.atan"}, in_f64(formulas::atan));
-  t.add({"chlo.asinh"}, in_f64(formulas::asinh));
-  t.add({"chlo.acosh"}, in_f64(formulas::acosh));
-  t.add({"chlo.atanh"}, in_f64(formulas::atanh));
+  t.add({"stablehlo.power"}, parts_in_f64(formulas::pow));
+  t.add({"stablehlo.sign"}, parts_in_f64(formulas::sign));
+  t.add({"stablehlo.sqrt"}, parts_in_f64(formulas::sqrt));
+  t.add({"stablehlo.rsqrt"}, parts_in_f64(formulas::rsqrt));
+  t.add({"stablehlo.cbrt"}, parts_in_f64(formulas::cbrt));
+  t.add({"stablehlo.exponential"}, parts_in_f64(formulas::exp));
+  t.add({"stablehlo.exponential_minus_one"}, parts_in_f64(formulas::expm1));
+  t.add({"stablehlo.log"}, parts_in_f64(formulas::log));
+  t.add({"stablehlo.log_plus_one"}, parts_in_f64(formulas::log1p));
+  t.add({"stablehlo.logistic"}, parts_in_f64(formulas::sigmoid));
+  t.add({"stablehlo.sine"}, parts_in_f64(formulas::sin));
+  t.add({"stablehlo.cosine"}, parts_in_f64(formulas::cos));
+  t.add({"stablehlo.tan", "chlo.tan"}, parts_in_f64(formulas::tan));
+  t.add({"stablehlo.tanh"}, parts_in_f64(formulas::tanh));
+  t.add({"chlo.sinh"}, parts_in_f64(formulas::sinh));
+  t.add({"chlo.cosh"}, parts_in_f64(formulas::cosh));
+  t.add({"chlo.asin"}, parts_in_f64(formulas::asin));
+  t.add({"chlo.acos"}, parts_in_f64(formulas::acos));
+  t.add({"chlo.atan"}, parts_in_f64(formulas::atan));
+  t.add({"chlo.asinh"}, parts_in_f64(formulas::asinh));
+  t.add({"chlo.acosh"}, parts_in_f64(formulas::acosh));
+  t.add({"chlo.atanh"}, parts_in_f64(formulas::atanh));
 }
 
 }  // namespace trainc::frontend::stablehlo

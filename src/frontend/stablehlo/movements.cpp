@@ -69,7 +69,7 @@ Values constant(const Call& c) {
 
 Values iota(const Call& c) {
   const DType counter = is_float(c.dtype()) ? DType::I64 : c.dtype();
-  return {cast({&c.b, c.b.iota(counter, c.shape(), c.integer("iota_dimension"))}, c.dtype())};
+  return {cast(Value{&c.b, c.b.iota(counter, c.shape(), c.integer("iota_dimension"))}, c.dtype())};
 }
 
 // --- movements

@@ -5,8 +5,8 @@
 namespace trainc::frontend::stablehlo {
 namespace {
 
-Value part(Value x, int64_t from, int64_t count) { return with(x, x.b->slice_axis(x.node, 1, from, count)); }
-Value joined(Value x, Value y) {
+Value of_columns(Value x, int64_t from, int64_t count) { return with(x, x.b->slice_axis(x.node, 1, from, count)); }
+Value beside(Value x, Value y) {
   const std::vector<const Node*> both{x.node, y.node};
   return with(x, x.b->concat(both, 1));
 }
@@ -21,19 +21,19 @@ Scattered combined(const Monoid& monoid, Value place, Values source, int64_t now
   for (Value& v : source) v = with(v, v.b->gather(v.node, formulas::broadcast(ordered[1], v.shape()).node, 1));
   // After a step each element holds all of its place among the 2 * apart that end with it.
   for (int64_t apart = 1; apart < n; apart *= 2) {
-    const auto later = [&](Value x) { return part(x, apart, n - apart); };
-    const auto earlier = [&](Value x) { return part(x, 0, n - apart); };
+    const auto later = [&](Value x) { return of_columns(x, apart, n - apart); };
+    const auto earlier = [&](Value x) { return of_columns(x, 0, n - apart); };
     const Value same = formulas::broadcast(later(place) == earlier(place), later(source[0]).shape());
     Values before, behind;
     for (const Value& v : source) before.push_back(earlier(v)), behind.push_back(later(v));
     const Values both = monoid.combine(before, behind);
     for (size_t i = 0; i < source.size(); ++i)
-      source[i] = joined(part(source[i], 0, apart), formulas::where(same, both[i], behind[i]));
+      source[i] = beside(of_columns(source[i], 0, apart), formulas::where(same, both[i], behind[i]));
   }
   if (n > 1) {
-    const Value goes = part(place, 0, n - 1), next = part(place, 1, n - 1);
+    const Value goes = of_columns(place, 0, n - 1), next = of_columns(place, 1, n - 1);
     const Value last = formulas::where(goes == next, number(goes, static_cast<double>(nowhere)), goes);
-    place = joined(last, part(place, n - 1, 1));
+    place = beside(last, of_columns(place, n - 1, 1));
   }
   return {place, source};
 }

@@ -60,7 +60,7 @@ std::optional<Values> running(const Monoid& monoid, const Values& x, const Value
     const Dims flipped = before ? Dims{} : Dims{along};
     for (Value& v : result) {
       const Value wide = cast(v, compute_dtype(v.dtype()));
-      v = cast({&b, b.reverse(b.scan(b.reverse(wide.node, flipped), along), flipped)}, v.dtype());
+      v = cast(Value{&b, b.reverse(b.scan(b.reverse(wide.node, flipped), along), flipped)}, v.dtype());
     }
   } else {
     for (int64_t by = 1; by < x[0].size(along); by *= 2) {

@@ -11,12 +11,13 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/cpu/random.h"
 #include "runtime/short_lock.h"
 
 namespace trainc::runtime {
 namespace {
 
-constexpr int64_t kN = 624, kM = 397, kDegree = 19937, kWords = (kDegree + 63) / 64;
+constexpr int64_t kAll = MersenneTwister::kWords, kMiddle = 397, kDegree = 19937, kWords = (kDegree + 63) / 64;
 constexpr uint32_t kMatrix = 0x9908b0df;
 constexpr size_t kKept = 256;  // polynomials: a plan needs one for each of its runs of masks
 
@@ -34,7 +35,7 @@ std::vector<int64_t> characteristic() {
     const int64_t power = a + b;
     for (int64_t k = 0; k <= power; ++k)
       if ((k & ~power) == 0) {
-        const size_t e = static_cast<size_t>(kM * a + (kM - 1) * b + (kN - kM) * k);
+        const size_t e = static_cast<size_t>(kMiddle * a + (kMiddle - 1) * b + (kAll - kMiddle) * k);
         sum[e] = !sum[e];
       }
   };
@@ -125,14 +126,14 @@ std::shared_ptr<const Polynomial> kept_power_of_x(uint64_t exponent) {
 
 uint32_t next(const uint32_t* last) {  // the word after `last`[0, 624)
   const uint32_t mixed = (last[0] & 0x80000000u) | (last[1] & 0x7fffffffu);
-  return last[kM] ^ (mixed >> 1) ^ ((0u - (mixed & 1u)) & kMatrix);
+  return last[kMiddle] ^ (mixed >> 1) ^ ((0u - (mixed & 1u)) & kMatrix);
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
 __attribute__((target_clones("arch=haswell", "default")))
 #endif
 void add(uint32_t* __restrict sum, const uint32_t* __restrict words) {
-  for (int64_t i = 0; i < kN; ++i) sum[i] ^= words[i];
+  for (int64_t i = 0; i < kAll; ++i) sum[i] ^= words[i];
 }
 
 }  // namespace
@@ -141,14 +142,14 @@ void jump(uint32_t* words, int64_t steps) {
   // The low 31 bits of the first word are no part of the generator's state, and come out as anything: so one step less,
   // then a true one.
   const auto p = kept_power_of_x(static_cast<uint64_t>(steps - 1));
-  std::vector<uint32_t> stream(static_cast<size_t>(kN + kDegree + 1));  // the sum is [at, at + 624)
+  std::vector<uint32_t> stream(static_cast<size_t>(kAll + kDegree + 1));  // the sum is [at, at + 624)
   int64_t at = 0;
   for (int64_t i = kDegree - 1; i >= 0; --i, ++at) {
-    stream[static_cast<size_t>(at + kN)] = next(&stream[static_cast<size_t>(at)]);
+    stream[static_cast<size_t>(at + kAll)] = next(&stream[static_cast<size_t>(at)]);
     if ((*p)[static_cast<size_t>(i / 64)] >> (i % 64) & 1) add(&stream[static_cast<size_t>(at + 1)], words);
   }
-  stream[static_cast<size_t>(at + kN)] = next(&stream[static_cast<size_t>(at)]);
-  std::copy_n(&stream[static_cast<size_t>(at + 1)], kN, words);
+  stream[static_cast<size_t>(at + kAll)] = next(&stream[static_cast<size_t>(at)]);
+  std::copy_n(&stream[static_cast<size_t>(at + 1)], kAll, words);
 }
 
 }  // namespace trainc::runtime

@@ -361,4 +361,9 @@ inline reference::Tensor random_mask(const Node* node) {
   return t;
 }
 
+/// What an ideal machine gives, with these masks.
+inline reference::Options rounded_oracle() {
+  return {.precision = reference::Precision::Rounded, .random = random_mask, .call = {}};
+}
+
 }  // namespace trainc::testing

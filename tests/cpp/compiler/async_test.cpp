@@ -27,7 +27,7 @@ using plan::StepKind;
 using reference::Tensor;
 using testing::copy_of;
 
-compiler::CompileOptions options() { return {.target = cpu_target(cpu_level())}; }
+compiler::CompileOptions of_this_cpu() { return {.target = cpu_target(cpu_level())}; }
 
 /// Some results are written over with themselves, or read, by somebody who sleeps: as soon as they are made, and waited
 /// for at once.
@@ -76,7 +76,8 @@ TEST(Async, StepsWithResultsInFlightGiveTheSameBits) {
   testing::register_sleep();
   testing::RandomGraphOptions o;
   o.transcendental = false;
-  const std::vector<plan::Foreach> formulas{compiler::compile_foreach(copy_of(descend(8)), {0}, "descend", options())};
+  const std::vector<plan::Foreach> formulas{
+      compiler::compile_foreach(copy_of(descend(8)), {0}, "descend", of_this_cpu())};
   int64_t beside = 0, updated = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const testing::RandomJoint joint = testing::random_joint(seed, o);
@@ -94,12 +95,12 @@ TEST(Async, StepsWithResultsInFlightGiveTheSameBits) {
       inputs.push_back({n->type, std::vector<double>(n->type.numel(), 1.5), {}});
     }
     updated += static_cast<int64_t>(updates.size());
-    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "async", options(),
-                                        std::numeric_limits<int64_t>::max());
+    const compiler::JointGraph compiled(copy_of(joint.graph), joint.primals, joint.forward_outputs, "async",
+                                        of_this_cpu(), std::numeric_limits<int64_t>::max());
     std::vector<Plan> parts;
     for (compiler::LoweredPlan& part :
-         compiled.lower_parts_of_step(std::vector<bool>(joint.graph.input_count - joint.primals, true), options()))
-      parts.push_back(compiler::generate(std::move(part), options()));
+         compiled.lower_parts_of_step(std::vector<bool>(joint.graph.input_count - joint.primals, true), of_this_cpu()))
+      parts.push_back(compiler::generate(std::move(part), of_this_cpu()));
     const auto step = [&](const Plan& forward, const Plan& backward) {
       Plan p = compiler::consume(compiler::join(forward, backward, compiled.saved_inputs(), joint.primals),
                                  joint.forward_outputs, formulas, updates);
@@ -125,7 +126,7 @@ TEST(Async, StepsWithResultsInFlightGiveTheSameBits) {
 // Without a Start, a plan is what it was: laying it out again moves nothing.
 TEST(Async, PlansWithoutAStartAreLeftAsTheyAre) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const Plan p = compiler::compile(copy_of(testing::random_graph(seed, {})), "plain", options());
+    const Plan p = compiler::compile(copy_of(testing::random_graph(seed, {})), "plain", of_this_cpu());
     EXPECT_EQ(plan::print(compiler::finished(p)), plan::print(p)) << seed;
   }
 }

@@ -1,5 +1,7 @@
 // Plans on devices without a GPU, and the oracle beside them.
 #pragma once
+#include <algorithm>
+
 #include "../common/compare.h"
 #include "../common/copy_of.h"
 #include "../common/random_graph.h"
@@ -13,6 +15,11 @@ using reference::Tensor;
 
 inline compiler::CompileOptions device_options(bool interpreted) {
   return {.target = target_of(interpreted ? "interpret" : "sm_90a", cpu_level())};
+}
+
+/// Steps that the vendor's library computes.
+inline int products(const plan::Plan& plan) {
+  return static_cast<int>(std::ranges::count(plan.steps, plan::StepKind::Product, &plan::Step::kind));
 }
 
 /// All results of `plan` on a driver whose memory is the host's.

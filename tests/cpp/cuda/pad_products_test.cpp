@@ -58,10 +58,6 @@ std::string misaligned(const plan::Plan& plan) {
   return "";
 }
 
-int products(const plan::Plan& plan) {
-  return static_cast<int>(std::ranges::count(plan.steps, plan::StepKind::Product, &plan::Step::kind));
-}
-
 TEST(PadProducts, RowsOfLogitsBeginAtMultiplesOf16Bytes) {
   for (const DType dtype : {DType::BF16, DType::F32})
     for (const bool bias : {false, true}) {
@@ -75,7 +71,7 @@ TEST(PadProducts, RowsOfLogitsBeginAtMultiplesOf16Bytes) {
       const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
 
       const plan::Plan whole = compiler::compile(copy_of(g), "whole", options);
-      EXPECT_EQ(products(whole), 3) << plan::print(whole);
+      EXPECT_EQ(testing::products(whole), 3) << plan::print(whole);
       EXPECT_EQ(misaligned(whole), "");
       expect_close(testing::run_on_device(whole, driver, inputs), wanted);
 
@@ -86,8 +82,8 @@ TEST(PadProducts, RowsOfLogitsBeginAtMultiplesOf16Bytes) {
         std::vector<uint8_t> arena(joint.saved_bytes() + 1);
         const plan::Plan forward = joint.forward(options), backward = joint.backward({true, of_logits}, options);
         EXPECT_EQ(misaligned(forward) + misaligned(backward), "");
-        EXPECT_EQ(products(forward), 1);
-        EXPECT_EQ(products(backward), 2) << plan::print(backward);
+        EXPECT_EQ(testing::products(forward), 1);
+        EXPECT_EQ(testing::products(backward), 2) << plan::print(backward);
         // The longer logits are what is kept: one kernel reads them, and makes of them what the products read.
         EXPECT_EQ(forward.steps.size(), 3u + bias) << plan::print(forward);
         const auto reads_logits = [&](const plan::Step& s) {

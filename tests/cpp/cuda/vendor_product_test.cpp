@@ -50,11 +50,6 @@ std::vector<std::string> not_called(const plan::Plan& plan) {
   return reasons;
 }
 
-int products(const plan::Plan& plan) {
-  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
-                                        [](const plan::Step& s) { return s.kind == plan::StepKind::Product; }));
-}
-
 TEST(VendorProduct, EveryLayoutAgainstTheReference) {
   const struct {
     int64_t batch, m, n, k;
@@ -74,7 +69,7 @@ TEST(VendorProduct, EveryLayoutAgainstTheReference) {
           SCOPED_TRACE(print(g));
           const plan::Plan plan =
               plan::load(plan::save(compiler::compile(copy_of(g), "product", with_vendor_products())));
-          ASSERT_EQ(products(plan), 1) << plan::print(plan);
+          ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
           const auto inputs = halves(g, 5);
           const auto driver = std::make_shared<runtime::interpreted::InterpretedDriver>();
           expect_close(testing::run_on_device(plan, driver, inputs), oracle(g, inputs));
@@ -130,7 +125,7 @@ TEST(VendorProduct, PartsOfATensorAreReadWhereTheyLie) {
   g.outputs = {{b.contract(part, b.input(1, {DType::F32, {1, 5, 8}})), {}}};
   g.input_count = 2;
   const plan::Plan plan = compiler::compile(copy_of(g), "part", with_vendor_products());
-  ASSERT_EQ(products(plan), 1);
+  ASSERT_EQ(testing::products(plan), 1);
   EXPECT_EQ(plan.steps[0].product.lhs.row_stride, 24);
   EXPECT_EQ(plan.steps[0].product.lhs.offset, 8);
   const auto inputs = halves(g, 3);
@@ -186,7 +181,7 @@ TEST(VendorProduct, ACopyOfAWidenedOperandIsNarrow) {
   g.outputs = {{b.cast(b.contract(b.reshape(b.permute(apart, {1, 0, 2}), {1, 4, 8}), rhs), DType::BF16), {}}};
   g.input_count = 2;
   const plan::Plan plan = computed(g);
-  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
   const auto step = std::ranges::find(plan.steps, plan::StepKind::Product, &plan::Step::kind);
   EXPECT_EQ(step->product.lhs.dtype, DType::BF16);
   EXPECT_EQ(step->product.result.dtype, DType::BF16);
@@ -214,7 +209,7 @@ TEST(VendorProduct, OperandsOfTwoDtypesAreWidened) {
   for (const auto& [g, elements] : {std::pair{&plain, 4 * 6 * 8}, {&shared, 8 * 6}, {&third, 8 * 4 * 6}}) {
     SCOPED_TRACE(print(*g));
     const plan::Plan plan = computed(*g);
-    ASSERT_EQ(products(plan), 1) << plan::print(plan);
+    ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
     ASSERT_EQ(plan.steps.size(), 2u) << plan::print(plan);
     EXPECT_EQ(plan.steps[1].product.lhs.dtype, DType::F32);
     EXPECT_EQ(plan.steps[1].product.rhs.dtype, DType::F32);
@@ -338,7 +333,7 @@ TEST(VendorProduct, WhatTheLibraryDoesNotAdd) {
     SCOPED_TRACE(why);
     const Graph g = then(1, 4, 6, in, inputs, rest);
     const plan::Plan plan = computed(g);
-    ASSERT_EQ(products(plan), 1) << plan::print(plan);
+    ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
     EXPECT_GE(plan.steps.size(), 2u) << plan::print(plan);
     const auto step = std::ranges::find(plan.steps, plan::StepKind::Product, &plan::Step::kind);
     EXPECT_EQ(step->product.bias, bias);
@@ -353,7 +348,7 @@ TEST(VendorProduct, ABiasOfSumsThatAreReadIsAddedAfterwards) {
   });
   g.outputs.push_back({g.outputs[0].value->in(0), {}});
   const plan::Plan plan = computed(g);
-  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
   EXPECT_FALSE(plan.steps[0].product.bias);
 }
 
@@ -382,7 +377,7 @@ TEST(VendorProduct, SumsThatAreReadAreStored) {
   g.outputs = {{b.cast(c, DType::BF16), {}}, {c, {}}};
   g.input_count = 2;
   const plan::Plan plan = computed(g);
-  ASSERT_EQ(products(plan), 1) << plan::print(plan);
+  ASSERT_EQ(testing::products(plan), 1) << plan::print(plan);
   EXPECT_EQ(plan.steps[0].product.result.dtype, DType::F32);
 }
 
@@ -465,18 +460,18 @@ TEST(VendorProduct, WhatTheLibraryHasNoAlgorithmForIsAKernel) {
              !(refused & 4 && p.sums_of != plan::SumsOf::None);
     };
     const plan::Plan plan = computed_with(added, library_has);
-    EXPECT_EQ(products(plan), 1) << plan::print(plan);
+    EXPECT_EQ(testing::products(plan), 1) << plan::print(plan);
     EXPECT_EQ(plan.steps.size(), refused & 3 ? 2u : 1u) << plan::print(plan);
     EXPECT_EQ(plan.steps[0].product.bias, !(refused & 3));  // both are added before the one rounding, or none
     EXPECT_EQ(plan.notes.empty(), !(refused & 3));
-    EXPECT_EQ(products(computed_with(summed, library_has)), 1);
+    EXPECT_EQ(testing::products(computed_with(summed, library_has)), 1);
     EXPECT_EQ(computed_with(summed, library_has).steps.size() > 1, refused >= 4);
   }
   // not even the product alone: a kernel of ours does all
   const auto nothing = [](const plan::Product&) { return false; };
   for (const Graph* g : {&added, &summed}) {
     const plan::Plan plan = computed_with(*g, nothing);
-    EXPECT_EQ(products(plan), 0) << plan::print(plan);
+    EXPECT_EQ(testing::products(plan), 0) << plan::print(plan);
     EXPECT_THAT(not_called(plan), Contains("the vendor's library has no algorithm for it"));
   }
 }
@@ -513,7 +508,7 @@ TEST(VendorProduct, OtherSumsAreKernels) {
     Graph g = gradients(DType::BF16, DType::BF16, false, summed);
     if (std::string(why) == "of another tensor") g.input_count = 3;
     const plan::Plan plan = computed(g);
-    EXPECT_EQ(products(plan), 1);
+    EXPECT_EQ(testing::products(plan), 1);
     EXPECT_GE(plan.steps.size(), 2u) << plan::print(plan);
   }
   // sums that are not rounded, beside a product that is
@@ -529,7 +524,7 @@ TEST(VendorProduct, WindowsStayKernels) {
   g.outputs = {{b.contract(windows, b.input(1, {DType::F32, {1, 6, 4}})), {}}};
   g.input_count = 2;
   const plan::Plan plan = computed(g);
-  EXPECT_EQ(products(plan), 0) << plan::print(plan);
+  EXPECT_EQ(testing::products(plan), 0) << plan::print(plan);
 }
 
 TEST(VendorProduct, RandomGraphs) {
@@ -542,7 +537,7 @@ TEST(VendorProduct, RandomGraphs) {
     const Graph g = testing::random_graph(seed, options);
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + print(g));
     const plan::Plan plan = computed(g);
-    made += products(plan);
+    made += testing::products(plan);
     for (const std::string& why : not_called(plan)) {
       ++kernels;
       EXPECT_EQ(why, "the vendor's library does not give this dtype");
@@ -555,14 +550,14 @@ TEST(VendorProduct, RandomGraphs) {
 TEST(VendorProduct, SmallProductsStayKernels) {
   compiler::CompileOptions o = testing::device_options(true);
   const Graph g = product(1, 16, 16, 16, DType::F32, DType::F32, false, false);
-  EXPECT_EQ(products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
+  EXPECT_EQ(testing::products(compiler::compile(copy_of(g), "none", o)), 0);  // nobody has the library
   o.vendor_product_flops = 2 * 16 * 16 * 16 + 1;
   const plan::Plan small = compiler::compile(copy_of(g), "small", o);
-  EXPECT_EQ(products(small), 0);
+  EXPECT_EQ(testing::products(small), 0);
   EXPECT_THAT(not_called(small), ::testing::ElementsAre("it is too small for a launch of its own"));
   o.vendor_product_flops -= 1;
   const plan::Plan large = compiler::compile(copy_of(g), "large", o);
-  EXPECT_EQ(products(large), 1);
+  EXPECT_EQ(testing::products(large), 1);
   EXPECT_THAT(not_called(large), ::testing::IsEmpty());
 }
 

@@ -15,24 +15,20 @@ namespace {
 
 using reference::Tensor;
 
-reference::Options oracle() {
-  return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}};
-}
-
 /// All outputs of the joint graph by way of the two halves.
 std::vector<Tensor> evaluate_halves(const Cut& cut, int64_t primals, int64_t forward_outputs,
                                     const std::vector<Tensor>& inputs) {
   const std::vector<Tensor> given(inputs.begin(), inputs.begin() + primals);
-  std::vector<Tensor> all = reference::evaluate(cut.forward, given, oracle());
+  std::vector<Tensor> all = reference::evaluate(cut.forward, given, testing::rounded_oracle());
   std::vector<Tensor> in;
   for (int64_t i : cut.saved_inputs) in.push_back(i < primals ? inputs[i] : all[i - primals]);
   in.insert(in.end(), inputs.begin() + primals, inputs.end());
   in.insert(in.end(), all.begin() + forward_outputs, all.end());
   const std::vector<Tensor> saved(all.begin() + forward_outputs, all.end());
-  const std::vector<Tensor> deferred = reference::evaluate(cut.deferred, saved, oracle());
+  const std::vector<Tensor> deferred = reference::evaluate(cut.deferred, saved, testing::rounded_oracle());
   for (size_t i = 0; i < deferred.size(); ++i) all.at(cut.deferred_outputs[i]) = deferred[i];
   all.resize(forward_outputs);
-  for (Tensor& t : reference::evaluate(cut.backward, in, oracle())) all.push_back(std::move(t));
+  for (Tensor& t : reference::evaluate(cut.backward, in, testing::rounded_oracle())) all.push_back(std::move(t));
   return all;
 }
 
@@ -54,7 +50,7 @@ void expect_same_as_joint(const testing::RandomJoint& joint, const std::vector<c
     EXPECT_NE(saved->op, Op::Input) << "what the caller holds goes as it is, or as a copy";
   }
   const auto inputs = testing::random_inputs(joint.graph, seed);
-  const auto expected = reference::evaluate(joint.graph, inputs, oracle());
+  const auto expected = reference::evaluate(joint.graph, inputs, testing::rounded_oracle());
   const auto got = evaluate_halves(cut, joint.primals, joint.forward_outputs, inputs);
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(testing::difference(got[i], expected[i]), "") << "output " << i;
@@ -236,9 +232,12 @@ return %8 none %12 %14
   EXPECT_THAT(copied.saved, ::testing::UnorderedElementsAre(Type{DType::F32, {64}}, Type{DType::F32, {1, 32, 64}}));
   const std::vector<Tensor> inputs = testing::random_inputs(joint, 1);
   const std::vector<Tensor> forward =
-      reference::evaluate(copied.forward, {inputs.begin(), inputs.begin() + 3}, oracle());
+      reference::evaluate(copied.forward, {inputs.begin(), inputs.begin() + 3}, testing::rounded_oracle());
   const auto gradient = [&](const Tensor& bias) {
-    return reference::evaluate(copied.backward, {bias, inputs[3], forward.at(1), forward.at(2)}, oracle()).at(2).f;
+    return reference::evaluate(copied.backward, {bias, inputs[3], forward.at(1), forward.at(2)},
+                               testing::rounded_oracle())
+        .at(2)
+        .f;
   };
   Tensor twice = inputs[2];
   for (double& b : twice.f) b *= 2;

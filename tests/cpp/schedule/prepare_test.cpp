@@ -16,10 +16,6 @@
 namespace trainc::schedule {
 namespace {
 
-reference::Options oracle() {
-  return {.precision = reference::Precision::Rounded, .random = testing::random_mask, .call = {}};
-}
-
 /// The elements in the order in which they lie in the caller's memory.
 reference::Tensor in_memory_order(const reference::Tensor& t, const Dims& strides) {
   if (strides.empty() || t.type.numel() == 0) return t;
@@ -56,8 +52,8 @@ void expect_promises(const Graph& graph, uint64_t seed) {
     EXPECT_NE(base_of(after)->op, Op::Input) << "an input's memory is given out";
   }
   const auto inputs = testing::random_inputs(graph, seed);
-  const auto expected = reference::evaluate(graph, inputs, oracle()),
-             got = reference::evaluate(prepared, inputs, oracle());
+  const auto expected = reference::evaluate(graph, inputs, testing::rounded_oracle()),
+             got = reference::evaluate(prepared, inputs, testing::rounded_oracle());
   for (size_t i = 0; i < got.size(); ++i) {
     if (!graph.outputs[i].value) continue;
     reference::Tensor want = in_memory_order(expected[i], prepared.outputs[i].strides);
@@ -91,8 +87,8 @@ void expect_near(const Graph& graph, double tolerance) {
   const Graph prepared = prepare(graph);
   verify(prepared);
   const auto inputs = testing::random_inputs(graph, 1);
-  const auto expected = reference::evaluate(graph, inputs, oracle()),
-             got = reference::evaluate(prepared, inputs, oracle());
+  const auto expected = reference::evaluate(graph, inputs, testing::rounded_oracle()),
+             got = reference::evaluate(prepared, inputs, testing::rounded_oracle());
   ASSERT_EQ(got[0].type, expected[0].type);
   ASSERT_EQ(got[0].f.size(), expected[0].f.size());
   for (size_t i = 0; i < got[0].f.size(); ++i)

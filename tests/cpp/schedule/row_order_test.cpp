@@ -63,7 +63,7 @@ TEST(RowOrder, EachShownRowIsComputedOnce) {
     for (const int64_t chunk : {1, 2, 5, 8, 16, 33, 100})
       for (const int64_t finest : {1, 2, 3, 8}) {
         if (chunk > rows || finest > chunk) continue;
-        SCOPED_TRACE(testing::Message() << rows << " rows, " << chunk << " of a chunk, " << finest);
+        SCOPED_TRACE(::testing::Message() << rows << " rows, " << chunk << " of a chunk, " << finest);
         const Ordered made = make(rows, chunk, finest);
         if (made.order.parts.empty()) {
           EXPECT_TRUE(chunk == rows && finest == chunk);

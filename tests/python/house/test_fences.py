@@ -325,9 +325,10 @@ NO_CHOICE = {
     "emit/llvm/math.cpp": {"ln2_high"},
     "emit/llvm/trigonometry.cpp": {"two_over_pi", "half_pi", "parts", "last"},
     "frontend/formulas/activations.cpp": {"kSqrt1_2", "k2_SqrtPi", "kTanhBeta"},
-    "frontend/formulas/complex.cpp": {"kInf", "kPi", "kHuge"},
+    "frontend/formulas/complex.cpp": {"kHuge"},
+    "frontend/formulas/signs.h": {"kInf", "kPi"},
     "frontend/formulas/special.cpp": {
-        "kInf", "kPi", "kBase", "kLanczos", "kG", "kTerms", "kBernoulli", "kBesselNear", "kBesselFar",
+        "kNan", "kPiLow", "kBase", "kLanczos", "kG", "kTerms", "kBernoulli", "kBesselNear", "kBesselFar",
     },  # fmt: skip
     "frontend/stablehlo/monoid.cpp": {"infinity"},
     "frontend/stablehlo/monoid.h": {"kMostInOrder"},  # what is refused, too
