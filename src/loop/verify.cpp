@@ -17,7 +17,7 @@
 //  10. Register buffers: an index is made of numbers, Unroll variables and Vector variables alone, and the Vector loop
 //      around has a number as extent.
 //  11. Reduce: sum, prod, max or min, of the local's dtype, or on a CPU a sum of f32 in f64; not over the Parallel
-//      loop. A local bound outside a Vector loop that has_reduce into it is not read inside.
+//      loop. A local bound outside a Vector loop that reduces into it is not read inside.
 //  12. Check: the code is not 0.
 //  13. Prefetch: not of a Register buffer, not inside a Vector loop; the level is 1 or 2; CPU nests only.
 //  14. Transpose: 2, 4, 8 or 16 lanes, between two buffers of one dtype that is no bool, or from bf16 to i32 (pairs),
@@ -174,7 +174,7 @@ class Verifier {
         check(b.bound, fmt::format("local {} is used where it is not bound", l.name));
         check(e->dtype == l.dtype, fmt::format("local {} is {}, not {}", l.name, name_of(l.dtype), name_of(e->dtype)));
         check(!running_.contains(e->id) || b.in_vector,
-              fmt::format("local {} is read in the Vector loop that has_reduce into it", l.name));
+              fmt::format("local {} is read in the Vector loop that reduces into it", l.name));
         w.varies = Varies::Other;
         w.on_vector = b.varies;
         break;
@@ -536,7 +536,7 @@ class Verifier {
   std::vector<Binding> bound_;
   std::vector<Loop> loops_;
   std::unordered_map<const ExprNode*, ExprFacts> seen_;  // of one statement: scopes do not change within it
-  std::set<int> running_;                                // locals that the open Vector loop has_reduce into
+  std::set<int> running_;                                // locals that the open Vector loop reduces into
   std::string where_;
   int depth_ = 0, parallel_ = 0;
   bool in_vector_ = false, in_parallel_ = false, vector_counted_ = false;
