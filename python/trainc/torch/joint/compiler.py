@@ -607,7 +607,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
         @functools.wraps(call)
         def run(*inputs: Any, **keywords: Any) -> Any:
             nonlocal runs
-            own, before = compiler.reached.own, histories.of(inputs)
+            own, before = compiler.reached.own, [histories.edge_of(given) for given in inputs]
             own.program_begins(inputs)
             results = call(*inputs, **keywords)
             own.program_ends(results)

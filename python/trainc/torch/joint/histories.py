@@ -39,16 +39,19 @@ def in_written(inputs: Sequence[Any], results: Sequence[Any]) -> set[int]:
     return {i for i, result in enumerate(results) if _is_strided(result) and compat.storage_id(result) in given}
 
 
-def of(inputs: Sequence[Any]) -> list[Any]:
-    """Where the gradients of a program's inputs come to; None for those that want none."""
-    return [tuple(get_gradient_edge(t)[:2]) if isinstance(t, Tensor) and t.requires_grad else None for t in inputs]
+def edge_of(value: Any) -> tuple[Any, int] | None:
+    """Where a tensor's gradient comes to, in autograd's graph; None where it has none, as a view that was made under `no_grad` of
+    a tensor that wants one."""
+    if not isinstance(value, Tensor) or not value.requires_grad or value.grad_fn is None and compat.is_view(value):
+        return None
+    return tuple(get_gradient_edge(value)[:2])
 
 
 def written_unseen(inputs: Sequence[Any], before: Sequence[Any]) -> set[int]:
-    """The arguments that want a gradient, were written, and have the history that they had before."""
+    """The arguments that want a gradient, were written, and have the history that they had `before`, by edge_of."""
     return {
-        i for i, (tensor, then, now) in enumerate(zip(inputs, before, of(inputs), strict=True))
-        if then is not None and then == now and compat.count_writes(tensor)
+        i for i, (tensor, then) in enumerate(zip(inputs, before, strict=True))
+        if then is not None and then == edge_of(tensor) and compat.count_writes(tensor)
     }  # fmt: skip
 
 
@@ -84,4 +87,4 @@ def _by_views(result: Tensor, whole: Tensor, given: bool) -> bool:
     return True
 
 
-__all__ = ["expanded", "in_written", "of", "otherwise", "written_unseen"]
+__all__ = ["edge_of", "expanded", "in_written", "otherwise", "written_unseen"]

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import get_gradient_edge
 
 from trainc.base.errors import NotCompiled
 from trainc.base.patches import patched
 from trainc.torch import compat
+from trainc.torch.joint.histories import edge_of
 
 Tensor = torch.Tensor
 Node = torch.fx.Node
@@ -67,7 +67,10 @@ class OwnBackwards:
         def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Any:
             if self._in_backward or not isinstance(tensor, compat.FunctionalTensor) or not tensor.requires_grad:
                 return register(tensor, hook)
-            node, slot = edge = get_gradient_edge(tensor)[:2]
+            edge = edge_of(tensor)
+            if edge is None:
+                return register(tensor, hook)
+            node, slot = edge
             self._hooked.append(edge)
             if edge in self._inputs:  # it stays with the caller's tensor, and is told of all that comes to that one
                 raise NotCompiled("a hook on an argument or on a tensor of the model's", in_pytorch=True)
@@ -93,7 +96,7 @@ class OwnBackwards:
 
     def program_begins(self, inputs: Sequence[Any]) -> None:
         """With these tensors of the trace."""
-        self._inputs, self._hooked = set(_edges_of(inputs)), []
+        self._inputs, self._hooked = _edges_of(inputs), []
 
     def program_ends(self, results: Sequence[Any]) -> None:
         """NotCompiled where a hook of its would be lost."""
@@ -162,9 +165,9 @@ class OwnBackwards:
                 raise NotCompiled(f"the backward of {own.name} {gives_more}", in_pytorch=True)
 
 
-def _edges_of(values: Iterable[Any]) -> list[tuple[Any, int]]:
+def _edges_of(values: Iterable[Any]) -> set[tuple[Any, int]]:
     """Where the gradients of those that want one come to, in autograd's graph."""
-    return [tuple(get_gradient_edge(t)[:2]) for t in values if isinstance(t, Tensor) and t.requires_grad]
+    return {edge for edge in map(edge_of, values) if edge is not None}
 
 
 def _leading_to(nodes: set[Any], used: Sequence[Any], order: Sequence[Any]) -> dict[Any, dict[int, int]]:
