@@ -608,7 +608,7 @@ def _looked_at(compiler: Compiler, memory: writes.Writes) -> Iterator[None]:
         def run(*inputs: Any, **keywords: Any) -> Any:
             nonlocal runs
             own, before = compiler.reached.own, [histories.edge_of(given) for given in inputs]
-            own.program_begins(inputs)
+            own.program_begins(before)
             results = call(*inputs, **keywords)
             own.program_ends(results)
             memory.check_left(inputs, results)

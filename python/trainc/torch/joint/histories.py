@@ -51,7 +51,7 @@ def written_unseen(inputs: Sequence[Any], before: Sequence[Any]) -> set[int]:
     """The arguments that want a gradient, were written, and have the history that they had `before`, by edge_of."""
     return {
         i for i, (tensor, then) in enumerate(zip(inputs, before, strict=True))
-        if then is not None and then == edge_of(tensor) and compat.count_writes(tensor)
+        if then is not None and compat.count_writes(tensor) and then == edge_of(tensor)
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import getitem
 from typing import Any
 
@@ -95,13 +95,12 @@ class OwnBackwards:
             yield
 
     def program_begins(self, inputs: Sequence[Any]) -> None:
-        """With these tensors of the trace."""
-        self._inputs, self._hooked = _edges_of(inputs), []
+        """With inputs whose gradients come to these places (`histories.edge_of`)."""
+        self._inputs, self._hooked = set(inputs) - {None}, []
 
     def program_ends(self, results: Sequence[Any]) -> None:
         """NotCompiled where a hook of its would be lost."""
-        views = _edges_of(t for t in results if isinstance(t, Tensor) and compat.is_view(t))
-        if not set(self._hooked).isdisjoint(views):
+        if any(isinstance(t, Tensor) and compat.is_view(t) and edge_of(t) in self._hooked for t in results):
             raise NotCompiled("a hook on a result that is a view, which is made outside of the plan", in_pytorch=True)
 
     def forward_begins(self) -> None:
@@ -163,11 +162,6 @@ class OwnBackwards:
             if not zero.issuperset(gives[place]):
                 gives_more = "may give a gradient where the loss does not use what it belongs to"
                 raise NotCompiled(f"the backward of {own.name} {gives_more}", in_pytorch=True)
-
-
-def _edges_of(values: Iterable[Any]) -> set[tuple[Any, int]]:
-    """Where the gradients of those that want one come to, in autograd's graph."""
-    return {edge for edge in map(edge_of, values) if edge is not None}
 
 
 def _leading_to(nodes: set[Any], used: Sequence[Any], order: Sequence[Any]) -> dict[Any, dict[int, int]]:
