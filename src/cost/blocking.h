@@ -146,9 +146,12 @@ constexpr int64_t kRunSteps[] = {8, 10, 7, 6, 5, 4};
 constexpr int64_t kStagedSteps = 64;
 // Bytes of a cache line.
 constexpr int64_t kCacheLine = 64;
-// Cache lines that a group of steps asks for, at most: the loads of the multiplication itself must not wait.
+// Groups of steps from one asking to the next, at most. With 16 vector registers a tile has half of the FMAs, so that
+// finding the lines in each group would keep the core from them.
+constexpr int64_t kGroupsOfAskingAvx2 = 12, kGroupsOfAskingAvx512 = 1;
+// Cache lines that are asked for at a time, at most: the loads of the multiplication itself must not wait.
 constexpr int64_t kLinesAhead = 8;
-// Eighths of the groups of steps that have nothing to ask for that pass before the first line of a block is asked for:
+// Eighths of the askings that have nothing to ask for that pass before the first line of a block is asked for:
 // a line that comes early is often gone from L2 before it is packed. The last eighth is for lines that come from far.
 constexpr int64_t kWaitsAhead = 7;
 // Bytes of a buffer that is read all the time (a bias, scales) and need not be asked for.

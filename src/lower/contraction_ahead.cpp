@@ -140,17 +140,17 @@ void ContractionBuilder::look_ahead_of_m_block(std::vector<Stmt>& body, const Ex
 }
 
 std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel,
-                                                 const Expr& group, const Expr& base) {
+                                                 const Expr& asking, const Expr& base) {
   std::vector<Stmt> share;
-  const int64_t groups = groups_of_steps();
+  const int64_t askings = this->askings();
   const auto ask = [&](const BlockAhead& next, const Expr& slot, int64_t slots) {
     for (Stmt& s : prefetch_share(nest_, next, slot, slots)) share.push_back(std::move(s));
   };
   if (many_blocks()) {
     const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line,
-                  each = ceil_div(lines, groups);
+                  each = ceil_div(lines, askings);
     for (int64_t i = 0; i < each; ++i)
-      share.push_back(prefetch(partial_, base + (group * each + integer(i)) * line, 1));
+      share.push_back(prefetch(partial_, base + (asking * each + integer(i)) * line, 1));
   }
   const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
   const auto term_ahead = [&](const Expr& k) {
@@ -159,8 +159,8 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
   if (part_ != Part::None) return share;  // the caches hold what a part reads
   if (finish_ahead_)
     for (Stmt& s :
-         finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(group, is_last_block()) : group,
-                              groups, [&](const Expr& row) { return lists_rows() ? listed(within(row, m_)) : row; }))
+         finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(asking, is_last_block()) : asking,
+                              askings, [&](const Expr& row) { return lists_rows() ? listed(within(row, m_)) : row; }))
       share.push_back(std::move(s));
   // Of an operand in runs, finding the line would cost as much as waiting for it.
   if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
@@ -170,14 +170,14 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
                             term_ahead(lhs_ahead_.k * each() + k));
          },
          spec_.listed.order},
-        (panel * b_.block_m + tile) * groups + group, b_.room_n * b_.block_m * groups);
+        (panel * b_.block_m + tile) * askings + asking, b_.room_n * b_.block_m * askings);
   if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1))
     ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
          [&](const Expr& row, const Expr& k) {
            return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), term_ahead(next_rhs_.k * each() + k));
          },
          spec_.listed.order},
-        ((block_tile + tile) * b_.room_n + panel) * groups + group, b_.room_m * b_.room_n * groups);
+        ((block_tile + tile) * b_.room_n + panel) * askings + asking, b_.room_m * b_.room_n * askings);
   return share;
 }
 

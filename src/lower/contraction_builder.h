@@ -14,6 +14,7 @@
 #include "lower/contraction_ahead.h"
 #include "lower/contraction_loops.h"
 #include "lower/contraction_tiles.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -224,7 +225,10 @@ class ContractionBuilder {
   Expr packed_from_memory(const Expr& at) const {
     return pairs_ ? pair(nest_.load(lhs_, at), nest_.load(lhs_, at + integer(1))) : nest_.load(lhs_, at);
   }
-  // The sums of a tile; ahead(group) is put in before each group of steps.
+  // `groups` times group(number), with asked(number of the group that follows) where it is time to ask.
+  template <class Asked, class Group>
+  Stmt groups_with_asking(const Expr& groups, Asked asked, Group group);
+  // The sums of a tile; ahead(asking) is put in where it is time to ask.
   template <class LookAhead>
   std::vector<Stmt> sums_in_registers(const TilePosition& p, LookAhead ahead);
   template <class LookAhead>
@@ -243,9 +247,9 @@ class ContractionBuilder {
   // After this m block comes the next, or the first of the next k block.
   void look_ahead_of_m_block(std::vector<Stmt>& body, const Expr& m_block);
   int64_t groups_of_steps() const { return pack_k_ / (amx_ ? amx_->step() : cost::kUnrolledSteps); }
-  // What one group of the micro-kernel's steps asks for: its share of the operands' next blocks, and of the tile's own
-  // partial sums.
-  std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& group,
+  int64_t askings() const { return ceil_div(groups_of_steps(), b_.groups_of_asking); }
+  // What one of a tile's askings asks for: its share of the operands' next blocks, and of the tile's own partial sums.
+  std::vector<Stmt> look_ahead(const Expr& block_tile, const Expr& tile, const Expr& panel, const Expr& asking,
                                const Expr& base);
   // After this tile comes the next of the m block, or the first one, of the next panel.
   void look_ahead_of_tile(std::vector<Stmt>& body, const Expr& block_tile, const Expr& tile, const Expr& panel);

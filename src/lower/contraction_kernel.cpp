@@ -53,6 +53,19 @@ Stmt ContractionBuilder::keep(const TilePosition& p, const Expr& at, const Expr&
                    : sum);
 }
 
+template <class Asked, class Group>
+Stmt ContractionBuilder::groups_with_asking(const Expr& groups, Asked asked, Group group) {
+  const int64_t together = b_.groups_of_asking;
+  return loop(LoopKind::Serial, "steps", floor_div(groups + integer(together - 1), together), [&](const Expr& asking) {
+    const Expr first = asking * together;
+    std::vector<Stmt> steps = asked(first);
+    steps.push_back(together == 1 ? group(first)
+                                  : loop(LoopKind::Serial, "group", up_to(together, first, groups),
+                                         [&](const Expr& i) { return group(first + i); }));
+    return block(std::move(steps));
+  });
+}
+
 template <class LookAhead>
 Stmt ContractionBuilder::products_of_unpacked(const TilePosition& p, LookAhead ahead) {
   const ContractionSpec::UnpackedOperand& unpacked = spec_.lhs_unpacked;
@@ -77,13 +90,14 @@ Stmt ContractionBuilder::products_of_unpacked(const TilePosition& p, LookAhead a
         break;
       }
     const Expr groups = floor_div(count, unroll);
+    const int64_t asking_steps = cost::kUnrolledSteps * b_.groups_of_asking;
+    const auto asked = [&](const Expr& group) {
+      return asks ? ahead(floor_div(start + group * unroll, asking_steps)) : std::vector<Stmt>();
+    };
     std::vector<Stmt> body{let(first, at)};
-    body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-      std::vector<Stmt> steps =
-          asks ? ahead(floor_div(start + group * unroll, cost::kUnrolledSteps)) : std::vector<Stmt>();
-      steps.push_back(
-          loop(LoopKind::Unroll, "step", integer(unroll), [&](const Expr& i) { return product(group * unroll + i); }));
-      return block(std::move(steps));
+    body.push_back(groups_with_asking(groups, asked, [&](const Expr& group) {
+      return loop(LoopKind::Unroll, "step", integer(unroll),
+                  [&](const Expr& i) { return product(group * unroll + i); });
     }));
     if (!(count->kind == ExprKind::Int && count->int_value % unroll == 0))
       body.push_back(loop(LoopKind::Serial, "k", count - groups * unroll,
@@ -117,12 +131,12 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const TilePosition& p, L
     };
     const Expr groups = floor_div(depth_, cost::kUnrolledSteps);
     if (pack_k_ >= cost::kUnrolledSteps)
-      body.push_back(loop(LoopKind::Serial, "steps", groups, [&](const Expr& group) {
-        std::vector<Stmt> steps = ahead(group);
-        steps.push_back(loop(LoopKind::Unroll, "step", integer(cost::kUnrolledSteps),
-                             [&](const Expr& i) { return product(group * cost::kUnrolledSteps + i); }));
-        return block(std::move(steps));
-      }));
+      body.push_back(groups_with_asking(
+          groups, [&](const Expr& group) { return ahead(floor_div(group, b_.groups_of_asking)); },
+          [&](const Expr& group) {
+            return loop(LoopKind::Unroll, "step", integer(cost::kUnrolledSteps),
+                        [&](const Expr& i) { return product(group * cost::kUnrolledSteps + i); });
+          }));
     if (!all_full(k_, cost::kUnrolledSteps) || b_.block_k % cost::kUnrolledSteps != 0 || k_here_)
       body.push_back(loop(LoopKind::Serial, "k", depth_ - groups * cost::kUnrolledSteps,
                           [&](const Expr& k) { return product(groups * cost::kUnrolledSteps + k); }));
@@ -158,7 +172,7 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
   const TilePosition p{
       block_tile, tile, panel,
       many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0)};
-  const auto ahead = [&](const Expr& group) { return look_ahead(block_tile, tile, panel, group, p.base); };
+  const auto ahead = [&](const Expr& asking) { return look_ahead(block_tile, tile, panel, asking, p.base); };
   if (!amx_) {
     for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));
   } else if (pairs_) {

@@ -79,7 +79,6 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.tile_m = tile.rows;
   b.tile_n = tile.vectors * b.lanes;
   b.lhs_unpacked = tile.unpacked;
-
   // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
   // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
@@ -113,11 +112,21 @@ bool leaves_rhs(const ContractionShape& spec, int64_t tile_rows) {
   return spec.m <= tile_rows && !spec.rhs_k_contiguous && spec.rhs_run == 0;
 }
 
-Blocking finished(const ContractionShape& spec, Blocking b) {
+/// As many as leave each asking no more than kLinesAhead lines of either operand's next block.
+int64_t groups_of_asking(const Blocking& b, DType dtype, const Target& target) {
+  if (b.tiles) return 1;
+  const int64_t most = target.vector_registers == 32 ? cost::kGroupsOfAskingAvx512 : cost::kGroupsOfAskingAvx2;
+  const int64_t bytes_of_step = std::max(ceil_div(b.tile_m, b.room_n), ceil_div(b.tile_n, b.room_m)) * bytes_of(dtype),
+                bytes_of_group = bytes_of_step * cost::kUnrolledSteps;  // to ask for while a group is multiplied
+  return std::clamp<int64_t>(cost::kLinesAhead * cost::kCacheLine / bytes_of_group, 1, most);
+}
+
+Blocking finished(const ContractionShape& spec, DType dtype, const Target& target, Blocking b) {
   b.block_m = std::min(b.block_m, b.task_m);
   if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   b.room_m = b.task_m, b.room_n = b.task_n;
   b.rhs_unpacked = !b.tiles && leaves_rhs(spec, b.tile_m);
+  b.groups_of_asking = groups_of_asking(b, dtype, target);
   return b;
 }
 
@@ -212,7 +221,7 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
       if (cost < best) best = cost, b.task_m = tm, b.task_n = tn, b.m_tasks = m_tasks, b.n_tasks = n_tasks;
     }
   }
-  return {best, finished(spec, b)};
+  return {best, finished(spec, dtype, target, b)};
 }
 
 }  // namespace
@@ -245,7 +254,7 @@ Blocking block_part(const ContractionShape& spec, DType dtype, const Target& tar
     b.block_m = std::clamp<int64_t>(target.caches.l2 / cost::kLhsBlockOfL2 / (b.block_k * bytes_of(dtype) * b.tile_m),
                                     1, b.task_m);
   }
-  return finished(spec, b);
+  return finished(spec, dtype, target, b);
 }
 
 Blocking choose_blocking(const ContractionShape& spec, DType dtype, const Target& target, int variant) {
@@ -297,6 +306,7 @@ Blocking fixed_blocking(const ContractionShape& spec, DType dtype, const Target&
   const Tile tile{first.tile_m, first.tile_n / first.lanes, first.tiles};
   Blocking b = choose_tasks(spec, dtype, target, tile, 0, kAny, 1).blocking;
   b.block_m = first.block_m, b.room_m = first.room_m, b.room_n = first.room_n, b.rhs_unpacked = first.rhs_unpacked;
+  b.groups_of_asking = first.groups_of_asking;
   const auto fit = [](int64_t tiles, int64_t& task, int64_t& tasks, int64_t room) {
     if (task <= room) return;
     tasks = ceil_div(tiles, room);

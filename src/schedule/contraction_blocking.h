@@ -37,7 +37,8 @@ struct Blocking {
   int64_t room_m = 0,
           room_n = 0;  // the largest task that scratch has room for; larger than task_* with a fixed blocking
   int64_t k_blocks = 1, m_tasks = 1, n_tasks = 1;
-  bool rhs_unpacked = false;  // the rhs is read where it lies, not packed
+  bool rhs_unpacked = false;     // the rhs is read where it lies, not packed
+  int64_t groups_of_asking = 1;  // groups of steps from one asking for cache lines to the next
 };
 
 /// Ways to cut a contraction up that are worth measuring; some repeat others.

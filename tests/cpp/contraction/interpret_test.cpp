@@ -67,6 +67,13 @@ TEST(ContractionInterpreted, NoFindings) {
         expect_clean({batch, m, n, k, (layout & 1) != 0, (layout & 2) != 0}, level, tiny);
 }
 
+std::vector<std::pair<CpuLevel, int>> levels_and_layouts() {
+  std::vector<std::pair<CpuLevel, int>> all;
+  for (CpuLevel level : {CpuLevel::Avx512, CpuLevel::Avx2})
+    for (int layout = 0; layout < 4; ++layout) all.push_back({level, layout});
+  return all;
+}
+
 const int64_t kFixedSizes[][4] = {{2, 13, 33, 70},  {1, 1, 1, 1},    {1, 12, 32, 16}, {3, 61, 10, 5},
                                   {1, 40, 50, 192}, {1, 8, 48, 270}, {2, 5, 97, 400}};
 
@@ -83,7 +90,7 @@ TEST(ContractionInterpreted, FixedBlockings) {
 }
 
 TEST(ContractionInterpreted, FixedBlockingsHaveOneTemplate) {
-  for (int layout = 0; layout < 4; ++layout) {
+  for (const auto& [level, layout] : levels_and_layouts()) {
     Blocking fixed_blocking;
     std::set<std::string> templates;
     for (auto [batch, m, n, k] : kFixedSizes) {
@@ -92,10 +99,10 @@ TEST(ContractionInterpreted, FixedBlockingsHaveOneTemplate) {
       spec.fixed_blocking = &fixed_blocking;
       // as in a plan: what is small enough to stay in the cache is not known
       for (Buffer& b : nest.buffers) b.numel = 0;
-      build_contraction(nest, spec, cpu_target(CpuLevel::Avx512));
+      build_contraction(nest, spec, cpu_target(level));
       if (k > 1 && m > 1 && n > 1) templates.insert(template_of(nest).text);  // a stride of 1 is no number
     }
-    EXPECT_EQ(templates.size(), 2u) << layout;
+    EXPECT_EQ(templates.size(), 2u) << name_of(level) << " " << layout;
   }
 }
 
@@ -113,20 +120,20 @@ Stmt marking(const Stmt& s, int buffer, int marks, int64_t numel) {
 // All cache lines of both operands are asked for ahead, but for the blocks that the first task starts with.
 TEST(ContractionInterpreted, WhatIsPackedNextIsAskedFor) {
   const CacheSizes small{.l1d = 1 << 10, .l2 = 80 << 10, .l3 = 1 << 18};
-  for (int layout = 0; layout < 4; ++layout) {
+  for (const auto& [level, layout] : levels_and_layouts()) {
     const GemmCase c{1, 256, 96, 224, (layout & 1) != 0, (layout & 2) != 0};
     LoopNest nest;
     const ContractionSpec spec = plain_spec(nest, c);
     const int64_t numel = c.batch * c.m * c.k;
     const int marks = nest.add_buffer({"marks", DType::F32, numel + 1, Space::Argument, true});
-    build_contraction(nest, spec, cpu_target(CpuLevel::Avx512, small));
-    const Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(CpuLevel::Avx512, small));
+    build_contraction(nest, spec, cpu_target(level, small));
+    const Blocking b = choose_blocking(shape_of(spec), DType::F32, cpu_target(level, small));
     ASSERT_GE(nest.parallel_extent, 3);
     ASSERT_LT(b.block_m, b.task_m);
     ASSERT_GE(b.k_blocks, 2);
     const Stmt body = nest.body;
     for (int operand : {kLhs, kRhs}) {
-      SCOPED_TRACE(std::to_string(layout) + nest.buffers[size_t(operand)].name);
+      SCOPED_TRACE(std::string(name_of(level)) + " " + std::to_string(layout) + nest.buffers[size_t(operand)].name);
       nest.body = marking(body, operand, marks, numel);
       std::vector<float> values(size_t(numel), 1.0f), none(size_t(numel) + 1);
       // the rhs is smaller
