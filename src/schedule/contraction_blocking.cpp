@@ -114,7 +114,7 @@ bool leaves_rhs(const ContractionShape& spec, int64_t tile_rows) {
 
 /// As many as leave each asking no more than kLinesAhead lines of either operand's next block.
 int64_t groups_of_asking(const Blocking& b, DType dtype, const Target& target) {
-  if (b.tiles) return 1;
+  if (b.tiles || b.room_m == 0 || b.room_n == 0) return 1;  // no tasks were found: it is not taken
   const int64_t most = target.vector_registers == 32 ? cost::kGroupsOfAskingAvx512 : cost::kGroupsOfAskingAvx2;
   const int64_t bytes_of_step = std::max(ceil_div(b.tile_m, b.room_n), ceil_div(b.tile_n, b.room_m)) * bytes_of(dtype),
                 bytes_of_group = bytes_of_step * cost::kUnrolledSteps;  // to ask for while a group is multiplied
