@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -21,6 +22,36 @@ def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 in shape
         reach += step * (size - 1)
     return True
+
+
+def share_a_place(a: torch.Tensor, b: torch.Tensor, distance: int) -> bool:
+    """Whether a byte of `a` is one of `b`, whose first element lies `distance` bytes behind that of `a`. There is one where the
+    sums of index * stride differ by as much; the indices of one stride, of `a` and of `b`, go together."""
+    if 0 in a.shape or 0 in b.shape:
+        return False
+    least: defaultdict[int, int] = defaultdict(int)  # by stride in bytes: of what may be an index of a's less one of b's
+    greatest: defaultdict[int, int] = defaultdict(int)
+    for size, step in _bytes(a):
+        greatest[step] += size - 1
+    for size, step in _bytes(b):
+        least[step] -= size - 1
+    steps = sorted({*least, *greatest} - {0}, reverse=True)
+    left = {distance}  # what the strides that come yet have to make up, one way or another
+    for i, step in enumerate(steps):
+        low, high = (sum(ends[s] * s for s in steps[i + 1 :]) for ends in (least, greatest))
+        left = {
+            rest - index * step
+            for rest in left
+            for index in range(max(least[step], -((high - rest) // step)), min(greatest[step], (rest - low) // step) + 1)
+        }
+    return 0 in left
+
+
+def _bytes(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """(size, stride) of its dimensions, and of the bytes of an element."""
+    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
+        yield size, step * tensor.itemsize
+    yield tensor.itemsize, 1
 
 
 def geometry(tensor: torch.Tensor) -> tuple:
@@ -81,5 +112,5 @@ def is_view(node: torch.fx.Node) -> bool:
 
 __all__ = [
     "UNSAFE_VIEWS", "can_lie", "geometry", "is_apart", "is_dense", "is_freed", "is_static", "is_view", "laid", "once",
-    "part_of", "span",
+    "part_of", "share_a_place", "span",
 ]  # fmt: skip

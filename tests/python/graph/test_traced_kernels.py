@@ -107,6 +107,56 @@ def test_what_sizes_tell_is_no_look_at_values(name, core, strict):
     assert [record.route for record in records.of(plain)] == ["compiled"]
 
 
+LAID = {
+    "plain": lambda a: a, "transposed": lambda a: a.T, "made": lambda a: (a * 1).T,
+    "columns": lambda a: torch.cat([a, a], 1)[:, :4],
+    "batch": lambda a: torch.stack([a, 2 * a + 1], 2).permute(2, 0, 1), "expanded": lambda a: a.T.expand(2, 4, 4),
+}  # fmt: skip
+DETERMINANTS = {
+    "det": torch.det, "slogdet": lambda a: torch.slogdet(a)[1],
+    "logdet": lambda a: torch.logdet(a * a.det().sign()[..., None, None]),
+    "solve": lambda a: torch.linalg.solve(a, a[..., :2] + 1), "inv": torch.linalg.inv,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("laid", LAID)
+@pytest.mark.parametrize("name", DETERMINANTS)
+def test_gradients_of_determinants_do_not_depend_on_strides(name, laid, core, strict):
+    """What is factored, the matrix or its transpose, PyTorch tells by the strides; a plan's are others than the trace's."""
+    found = []
+    for compiled in (True, False):
+        a = torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64, requires_grad=True)
+        run = Calls(lambda x: DETERMINANTS[name](LAID[laid](x)))
+        (trainc.compile(run) if compiled else run)(a).square().sum().backward()
+        found.append(a.grad)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("size", [(2, 3, 5, 1), (2, 3, 1, 4), (2, 3, 2, 1, 3)], ids=str)
+def test_grids_with_one_place_are_traced(size, core):
+    layer, sides = nn.Linear(3, (len(size) - 2) * (len(size) - 1)), len(size) - 2
+    x = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        theta = layer(x.flatten(2).mean(2)).view(-1, sides, sides + 1)
+        loss = F.grid_sample(x, F.affine_grid(theta, list(size), align_corners=False), align_corners=False).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    before = [p.detach().clone() for p in layer.parameters()]
+    found = []
+    for run in (trainc.train_step(step), step):
+        with torch.no_grad():
+            for p, old in zip(layer.parameters(), before, strict=True):
+                p.copy_(old)
+        loss = run(x)
+        found.append((loss.detach(), [p.detach().clone() for p in layer.parameters()]))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
 def test_polygamma_is_not_written_over_integers(dtype, core, strict):
     model = trainc.compile(Calls(lambda x: x.polygamma_(1)))

@@ -38,7 +38,7 @@ def elements(t):
 
 
 def test_what_shares_elements_is_found_and_separate_columns_are_not():
-    choose, found, missed = random.Random(0), 0, 0
+    choose, found, apart = random.Random(0), 0, 0
     base = torch.zeros(60)
     for _ in range(4000):
         tensors = []
@@ -47,16 +47,17 @@ def test_what_shares_elements_is_found_and_separate_columns_are_not():
             strides = [choose.choice([0, 1, 1, 2, 3, 4, 6, 8, 12]) for _ in shape]
             reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
             if reach < 60:
-                tensors.append(base.as_strided(shape, strides, choose.randint(0, 59 - reach)))
+                as_type = base.view(choose.choice([torch.float32, torch.float32, torch.int16]))
+                tensors.append(as_type.as_strided(shape, strides, choose.randint(0, 59 - reach)))
         written = choose.sample(range(len(tensors)), choose.randint(0, len(tensors)))
         places = list(map(elements, tensors))
         wanted = any(places[i] & places[j] for i in written for j in range(len(tensors)) if i != j)
         pair = overlap.shared(tensors, written)
-        assert not (wanted and pair is None), (tensors, written)
-        found, missed = found + wanted, missed + (not wanted and pair is not None)
+        assert wanted == (pair is not None), (tensors, written)
+        found, apart = found + wanted, apart + (not wanted and len(written) > 0)
         if pair is not None:
             assert pair[0] in written and pair[0] != pair[1]
-    assert found > 500 and missed < 800, (found, missed)  # it may say yes where strides are strange
+    assert found > 500 and apart > 500, (found, apart)
     columns = torch.zeros(5, 12)
     assert overlap.shared([columns[:, :4], columns[:, 4:9], columns[:, 9:]], [0, 1, 2]) is None
     assert overlap.shared([columns[:, :5], columns[:, 4:9]], [1]) == (1, 0)

@@ -7,7 +7,8 @@ the margin losses of several classes: of several labels, PyTorch adds up terms f
 and a margin that is just kept have another loss and gradient. Resizing by a given factor takes the factor also where eager's
 kernels do not look at it; linearly, it has the weights of resize.py. Within the kernel of `affine_grid` is a product, which
 autocast narrows. `cov` and `combinations` look at numbers that the sizes
-tell, in tensors; these are written out without a look."""
+tell, in tensors; these are written out without a look. Determinants factor a real matrix that is contiguous as its transpose,
+and their gradients ask of the traced one whether it is; a plan hands PyTorch contiguous matrices, so the traced one is one."""
 
 from __future__ import annotations
 
@@ -121,12 +122,20 @@ def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -
     return torch.stack([x[places[:, column]] for column in range(r)], 1)
 
 
+def _of_contiguous(operator: OpOverload) -> Callable[..., Any]:
+    def kernel(matrix: torch.Tensor) -> Any:
+        return compat.run_kernel(operator, DispatchKey.CompositeImplicitAutograd, matrix.contiguous())
+
+    return kernel
+
+
 _affine_grid_of = compat.AFFINE_GRID.original()
 
 
 def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool) -> torch.Tensor:
-    """Under autocast, as eager's kernel makes it: a product, which autocast narrows, of the places of an image and theta."""
-    if not torch.is_autocast_enabled(theta.device.type):
+    """Under autocast, as eager's kernel makes it: a product, which autocast narrows, of the places of an image and theta. So too
+    where a side has one place: the kernel of its gradient makes a tensor of memory for it, which a trace has none of."""
+    if not torch.is_autocast_enabled(theta.device.type) and all(side > 1 for side in size[2:]):
         return _affine_grid_of(theta, size, align_corners)
     count = len(size) - 2
     with compat.DisableAutocast():
@@ -158,6 +167,8 @@ def _kernels() -> dict[OpOverload, dict[DispatchKey, Callable[..., Any] | None]]
         _aten.multi_margin_loss.default: {DispatchKey.Autograd: None},
         _aten.multilabel_margin_loss_forward.default: {DispatchKey.Autograd: None},
     }
+    for determinant in (_aten.linalg_det.default, _aten.linalg_slogdet.default):
+        kernels[determinant] = {DispatchKey.CompositeImplicitAutograd: _of_contiguous(determinant)}
     for name, written_out in _RESIZES.items():
         packet = getattr(_aten, name)
         kernel = _resized(packet, written_out)

@@ -7,13 +7,17 @@ infinity NaN), once for each of the elements that share a place; through `unfold
 such a write goes to its places in the memory (`as_strided`). What would be written twice in one place is left to eager.
 
 Of lists of tensors (`torch._foreach_mul_`), eager does one element after the other, and a later one may read what an earlier has
-written: the same tensor twice, parts of one. A trace does them all of what was there before; such a call is made of as many."""
+written: the same tensor twice, parts of one. A trace does them all of what was there before; such a call is made of as many. Nor
+does a trace give a view the history that eager gives it where such a call writes it or what it is a view of, or where what it
+is a view of is turned in place (`y.t_()`). And where a write reads what it has written (`y[:, 1:] = y[:, :-1]`), eager's numbers
+are by the order of its loops: it does these itself."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections import Counter
+import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +28,7 @@ from trainc.base.patches import patched
 from trainc.torch import compat
 from trainc.torch.capture.layouts import said
 from trainc.torch.compat import FunctionalTensor
-from trainc.torch.strided import UNSAFE_VIEWS, geometry, is_apart, is_dense, is_static, span
+from trainc.torch.strided import UNSAFE_VIEWS, geometry, is_apart, is_dense, is_static, share_a_place, span
 
 _aten = torch.ops.aten
 _SAME_EVERYWHERE = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}  # of what they write
@@ -64,6 +68,7 @@ class Writes:
         self._parted: dict[int, tuple[FunctionalTensor, list[FunctionalTensor]]] = {}
         self._stale: dict[int, FunctionalTensor] = {}  # by storage: what would have changed in eager
         self._in_place: list[Any] = []  # tensors that became views in place, and want a gradient
+        self._views: defaultdict[int, list[weakref.ref]] = defaultdict(list)  # by storage
         self._inference: dict[int, FunctionalTensor] = {}  # by storage: what was made in inference mode; a view does not say so
 
     def functional(self, mode: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
@@ -82,7 +87,11 @@ class Writes:
             self._reshape(func, args[0])
             return self._dispatch(mode, func, types, args, kwargs)
         if not compat.schema_of(func).is_mutable:
-            return self._dispatch(mode, func, types, args, kwargs)
+            result = self._dispatch(mode, func, types, args, kwargs)
+            for view in compat.pytree.tree_leaves(result) if func.is_view and torch.is_grad_enabled() else ():
+                if isinstance(view, FunctionalTensor):
+                    self._views[compat.storage_id(view.elem)].append(weakref.ref(view))
+            return result
         written, plain = _written(func, args, kwargs), []
         if len(written) > 1 and (turns := _one_by_one(func, args, kwargs)):
             if any(tensor.requires_grad for tensor in written):  # eager's gradient knows the last one alone
@@ -90,6 +99,8 @@ class Writes:
             for own_args, own_kwargs in turns:
                 self.functional(mode, func, types, own_args, own_kwargs)
             return None
+        if _of_lists(args) and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in written):
+            raise NotCompiled(f"{func} writes what has a gradient", in_pytorch=True)
         if self._inference and not torch.is_inference_mode_enabled() and not _memories(written).isdisjoint(self._inference):
             raise NotCompiled(f"{func} writes a tensor that was made in inference mode, outside of it", in_pytorch=True)
         for tensor in written if self._partings else ():
@@ -104,7 +115,10 @@ class Writes:
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
         shapes = [tensor.shape for tensor in written]
+        given = (args, kwargs)
         result = self._dispatch(mode, func, types, args, kwargs)  # where eager refuses the call, this does
+        if func not in _SAME_EVERYWHERE:
+            _check_order(func, written, given)
         if grows:
             raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
         for tensor, shape in zip(written, shapes, strict=True):
@@ -117,6 +131,9 @@ class Writes:
         if func is _aten.resize_as_.default:  # a trace leaves a view as it is
             raise NotCompiled(f"{func}, which does nothing to a view in a trace", in_pytorch=True)
         if isinstance(tensor, FunctionalTensor) and tensor.requires_grad:  # whose history eager changes, or refuses to
+            views = [view() for view in self._views[compat.storage_id(tensor.elem)]]
+            if any(view is not None and view is not tensor and view.requires_grad for view in views):
+                raise NotCompiled(f"{func} turns a tensor in place that has views", in_pytorch=True)
             self._in_place.append(tensor)
 
     def made_in_inference(self, given: Any, results: Any) -> None:
@@ -246,6 +263,28 @@ def _check_drawn(func: Any, written: list[FunctionalTensor]) -> None:
         gaps = not is_static(geometry(tensor)) or not is_dense(tensor.shape, tensor.stride())
         if gaps or func is not _aten.normal_.default:
             raise NotCompiled(f"{func} draws into a tensor that is not contiguous", in_pytorch=True)
+
+
+def _of_lists(args: tuple) -> bool:
+    return bool(args) and isinstance(args[0], (list, tuple))
+
+
+def _check_order(func: Any, written: list[FunctionalTensor], given: Any) -> None:
+    """NotCompiled where the call reads places that it writes, and not each for itself alone."""
+    if _of_lists(given[0]):
+        return
+    leaves = [leaf for leaf in compat.pytree.tree_leaves(given) if isinstance(leaf, FunctionalTensor)]
+    for tensor in written:
+        for other in leaves:
+            if other is tensor or other.layout is not torch.strided:
+                continue
+            if compat.storage_id(other.elem) != compat.storage_id(tensor.elem):
+                continue
+            if other.dtype is tensor.dtype and geometry(other) == geometry(tensor):
+                continue
+            first, other_first = (t.storage_offset() * t.itemsize for t in (tensor, other))
+            if share_a_place(tensor, other, other_first - first):
+                raise NotCompiled(f"{func} reads what it writes, and eager's order of loops decides", in_pytorch=True)
 
 
 def _gets_other_sizes(func: Any, args: tuple, kwargs: dict) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from trainc.base.errors import NotCompiled
 from trainc.torch.compat import FakeTensor, TracingContext, is_traceable_wrapper_subclass, storage_id
-from trainc.torch.strided import is_apart, span
+from trainc.torch.strided import is_apart, share_a_place, span
 
 Tensor = torch.Tensor
 
@@ -81,7 +81,7 @@ class Apart:
 def shared(
     tensors: Sequence[Tensor], written: Collection[int], address: Callable[[Tensor], int] = Tensor.data_ptr
 ) -> tuple[int, int] | None:
-    """(one of `written`, another tensor that may share an element with it), by index; None where there are none such. Both may be
+    """(one of `written`, another tensor that shares an element with it), by index; None where there are none such. Both may be
     one tensor given twice."""
     chosen = set(written)
     starts = [address(t) for t in tensors]
@@ -91,28 +91,10 @@ def shared(
     for start, end, i in spans:
         open_ = [(other_end, j) for other_end, j in open_ if other_end > start]
         for _, j in open_:
-            if (i in chosen or j in chosen) and not _interleaved(tensors[i], tensors[j], starts[j] - starts[i]):
+            if (i in chosen or j in chosen) and share_a_place(tensors[i], tensors[j], starts[j] - starts[i]):
                 return (i, j) if i in chosen else (j, i)
         open_.append((end, i))
     return None
-
-
-def _interleaved(a: Tensor, b: Tensor, distance: int) -> bool:
-    """Whether these are columns of one matrix that do not meet: rows the same distance apart, and other bytes of each row.
-    `distance`: bytes from the first element of `a` to that of `b`."""
-    (row, a_width), (other_row, b_width) = _rows(a), _rows(b)
-    if row != other_row or row == 0:
-        return False
-    between = distance % row  # from a row of `a` to the next of `b`
-    return a_width <= between and between + b_width <= row
-
-
-def _rows(t: Tensor) -> tuple[int, int]:
-    """(bytes from one row to the next, bytes of a row): rows are along the dimension of the longest stride."""
-    steps = sorted(((step, size) for step, size in zip(t.stride(), t.shape, strict=True) if size > 1), reverse=True)
-    if not steps:
-        return 0, t.itemsize
-    return steps[0][0] * t.itemsize, (1 + sum((size - 1) * step for step, size in steps[1:])) * t.itemsize
 
 
 def apart(tensors: Sequence[Any]) -> list[Any]:
