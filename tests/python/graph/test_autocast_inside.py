@@ -41,6 +41,8 @@ def test_recurrent_layers_have_eagers_dtypes(core, name, inputs):
         assert found[0][0] == found[1][0]
         for got, wanted in zip(found[1][1], found[0][1], strict=True):
             assert torch.allclose(got, wanted, rtol=3e-2, atol=3e-2)
+    elif found[0] is RuntimeError and inputs is torch.float32:  # oneDNN has no such LSTM for CPUs without AVX-512
+        assert set(found[1][0]) == {torch.bfloat16}
     else:
         assert found[0] == found[1]
 
