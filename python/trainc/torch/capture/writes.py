@@ -115,10 +115,9 @@ class Writes:
         if plain:
             args, kwargs = _exchanged((args, kwargs), plain)
         shapes = [tensor.shape for tensor in written]
-        given = (args, kwargs)
         result = self._dispatch(mode, func, types, args, kwargs)  # where eager refuses the call, this does
         if func not in _SAME_EVERYWHERE:
-            _check_order(func, written, given)
+            _check_order(func, written, (args, kwargs))
         if grows:
             raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
         for tensor, shape in zip(written, shapes, strict=True):
@@ -131,7 +130,7 @@ class Writes:
         if func is _aten.resize_as_.default:  # a trace leaves a view as it is
             raise NotCompiled(f"{func}, which does nothing to a view in a trace", in_pytorch=True)
         if isinstance(tensor, FunctionalTensor) and tensor.requires_grad:  # whose history eager changes, or refuses to
-            views = [view() for view in self._views[compat.storage_id(tensor.elem)]]
+            views = [view() for view in self._views.get(compat.storage_id(tensor.elem), ())]
             if any(view is not None and view is not tensor and view.requires_grad for view in views):
                 raise NotCompiled(f"{func} turns a tensor in place that has views", in_pytorch=True)
             self._in_place.append(tensor)
@@ -271,8 +270,6 @@ def _of_lists(args: tuple) -> bool:
 
 def _check_order(func: Any, written: list[FunctionalTensor], given: Any) -> None:
     """NotCompiled where the call reads places that it writes, and not each for itself alone."""
-    if _of_lists(given[0]):
-        return
     leaves = [leaf for leaf in compat.pytree.tree_leaves(given) if isinstance(leaf, FunctionalTensor)]
     for tensor in written:
         for other in leaves:
@@ -329,9 +326,9 @@ def _one_by_one(func: Any, args: tuple, kwargs: dict) -> list[tuple[tuple, dict]
     """The calls, of an element of each list, that a call with lists is in eager; None where they may be done at once: none reads
     or writes what another one writes."""
     arguments = compat.schema_of(func).arguments
-    first = args[0] if args else None
-    if not isinstance(first, (list, tuple)) or arguments[0].alias_info is None or any(a.is_out for a in arguments):
+    if not _of_lists(args) or arguments[0].alias_info is None or any(a.is_out for a in arguments):
         return None
+    first = args[0]
 
     def of(value: Any, i: int) -> Any:
         return [value[i]] if isinstance(value, (list, tuple)) and len(value) == len(first) else value
