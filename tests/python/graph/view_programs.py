@@ -62,6 +62,11 @@ WRITES = [
     "{0}.add_(1)", "{0}.mul_(2)", "{0}.zero_()", "{0}.sin_()", "{0}.copy_({1})", "{0}.add_({1})", "{0}.masked_fill_({0} > 0, 3)",
     "{0}.detach().mul_(3)", "{0}.data.add_(2)",
 ]  # fmt: skip
+# Of which many are refused: what reads its own writes, calls with lists, turns in place.
+RARE_WRITES = [
+    "{0}[1:].copy_({0}[:-1])", "{0}[..., 1:].add_({0}[..., :-1])", "{0}.add_({0}.mT)", "torch._foreach_mul_([{0}], 2)",
+    "torch._foreach_add_([{0}, {1}], [{1}, {0}])", "{0}.t_()", "{0}.unsqueeze_(0)", "{0}.squeeze_()", "{0}.transpose_(0, -1)",
+]  # fmt: skip
 VALUES = ["{0} * 2", "{0}.sin()", "{0} + {1}", "{0}.sum(0)", "{0}.clone()"]
 
 
@@ -119,7 +124,7 @@ def random_program(seed: int) -> Program | None:
         if kind < 0.62:
             add(f"{context}{new} = {view_of(rng, favourite, space[favourite])}", new)
         elif kind < 0.87:
-            add(context + rng.choice(WRITES).format(favourite, other))
+            add(context + rng.choice(WRITES if rng.random() < 0.9 else RARE_WRITES).format(favourite, other))
         else:
             add(f"{context}{new} = {rng.choice(VALUES).format(favourite, other)}", new)
     made = names[4:]
