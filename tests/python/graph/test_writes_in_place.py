@@ -613,3 +613,37 @@ def test_arguments_that_become_views_in_place(core, change) -> None:
             except RuntimeError as error:
                 found.append(str(error))
     assert found[2:] == found[:2]
+
+
+BUFFERS = {
+    "copy_": lambda b, y: b.copy_(y), "a part": lambda b, y: b[:1].copy_(y[:1]),
+    "average": lambda b, y: b.mul_(0.5).add_(y.detach()), "unseen": lambda b, y: b.data.copy_(y.detach()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", BUFFERS)
+@pytest.mark.filterwarnings("ignore:.*runs in PyTorch. forward writes a buffer that has a history")
+def test_buffers_that_are_written_with_what_learns(core, way: str) -> None:
+    """A buffer without a history gets one, in eager without an error: no loss reads what it was before."""
+
+    class Model(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.register_buffer("last", torch.zeros(2, 4))
+
+        def forward(self, x):
+            y = super().forward(x).tanh()
+            BUFFERS[way](self.last, y)
+            return y
+
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = Model()
+        call = trainc.compile(model) if compiled else model
+        for turn in range(3):
+            call(torch.ones(2, 4) * (turn + 1)).square().sum().backward()
+            found.append([model.last.detach().clone(), model.last.requires_grad, model.weight.grad.clone()])
+    for mine, eagers in zip(found[3:], found[:3], strict=True):
+        assert mine[1] == eagers[1]
+        assert_same(mine[::2], eagers[::2])

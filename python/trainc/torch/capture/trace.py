@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import operator
 import sys
 import types
 import warnings
@@ -42,6 +43,7 @@ class FlatCall(torch.nn.Module):
         super().__init__()
         self._hidden = [state, before, watched, reads, dress, numbers, in_backward]
         self._leaves = [t.is_leaf and t.requires_grad for t in originals]
+        self._have_histories = [not t.is_leaf for t in originals[: len(state.tensors())]]
         self._until_traced, self._first = contextlib.ExitStack(), True
         self._structure = structure
         self.result: tuple = ()  # the structure of what forward returns
@@ -65,8 +67,7 @@ class FlatCall(torch.nn.Module):
         count = len(state.tensors())
         args, kwargs = unflatten(self._structure, list(flat[count:]), numbers)
         learns, modes = [t.requires_grad for t in flat], ambient()
-        leaves = [t for t, is_leaf in zip(flat, self._leaves, strict=False) if is_leaf]  # numbers come behind
-        histories = [t.grad_fn for t in leaves]  # a trace's own inputs are no leaves
+        histories = [t.grad_fn for t in flat]  # a trace's own inputs are no leaves
         first, self._first = self._first, False
         if not first and (watched.logged or reads.own_backward):
             watched.logged = None
@@ -90,8 +91,12 @@ class FlatCall(torch.nn.Module):
             self._until_traced.enter_context(in_backward().active())
         if learns != [t.requires_grad for t in flat]:
             raise SideEffect("forward changes whether one of its arguments, or of its own tensors, wants a gradient")
-        if any(t.grad_fn is not old for t, old in zip(leaves, histories, strict=True)):
+        changed = [t.grad_fn is not old for t, old in zip(flat, histories, strict=True)]
+        if any(map(operator.and_, changed, self._leaves)):  # numbers come behind
             raise NotCompiled("forward writes a leaf that wants a gradient, which PyTorch refuses", in_pytorch=True)
+        if any(map(operator.and_, changed, self._have_histories)):
+            # what it was before would be an input of the compiled call, whose backward would go through that call's graph again
+            raise NotCompiled("forward writes a buffer that has a history of autograd's: write it under no_grad", in_pytorch=True)
         after = Flattener()
         if after.flatten((args, kwargs)) != self._structure or any(
             a is not b for a, b in zip(after.tensors, flat[count:], strict=False)
