@@ -1,6 +1,7 @@
 """Shared by the Python tests: the engines, and a clean slate of what trainc says once."""
 
 import os
+import sys
 import warnings
 import zlib
 
@@ -20,7 +21,7 @@ from torch import nn
 import trainc
 from trainc import _core
 from trainc.base import config, messages
-from trainc.torch import device
+from trainc.torch import compat, device
 
 # Files whose tests look at something that is made once: with several test processes they run in one of them. (xdist's own groups
 # do nothing with pytest 9.2, whose node ids cannot be changed.)
@@ -152,6 +153,9 @@ def clean_slate():
     messages._said.clear()
     torch._dynamo.reset()
     yield
+    left, modes = sys.getprofile(), compat.count_dispatch_modes()
+    sys.setprofile(None)
+    assert left is None and not modes, "a trace has left its watch, or a mode of PyTorch's"
 
 
 @pytest.fixture

@@ -185,6 +185,8 @@ PROMOTED = reference_wrappers.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT  # to the 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
 _MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__  # which asks for COMPILED_CALL
+TAKES_OUT_NUMBERS = "remove_tensorify_specialized_graphargs"  # a method of Dynamo's graphs
+EXAMPLE = "example_value"  # in the meta of its nodes
 COMPILED_CALL = "_compiled_call_impl"  # of a module: what `module(...)` runs instead of its hooks and forward
 SCRIPT_IGNORES = torch.jit._recursive.ignored_attributes  # a list: attributes of modules that torch.jit.script does not read
 # of every module, beside what its class puts there

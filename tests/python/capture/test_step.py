@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import models
 import pytest
@@ -393,3 +394,31 @@ def test_the_programs_own_exception_is_itself(engine, raised):
         assert caught.value is raised and torch.equal(model.weight, before)
     compiled(torch.randn(2, 4))
     assert not torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("raises", ["gather", "index", "cross_entropy"])
+def test_the_watch_of_a_trace_ends_with_it(core, strict, raises):
+    """A body with handlers of its own, whose backward may raise for its values: a double DQN's. conftest.py looks after each test
+    whether the watch is left."""
+    model, target = nn.Linear(6, 3), nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+
+    def step(x, action):
+        with torch.no_grad():
+            wanted = target(x).amax(1)
+        values = model(x)
+        if raises == "cross_entropy":
+            loss = nn.functional.cross_entropy(values, action) * wanted.mean()
+        else:
+            taken = values.gather(1, action[:, None])[:, 0] if raises == "gather" else values[torch.arange(5), action]
+            loss = nn.functional.smooth_l1_loss(taken, wanted)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compiled = trainc.train_step(step)
+    for _ in range(2):
+        compiled(torch.randn(5, 6), torch.randint(0, 3, (5,)))
+        assert sys.getprofile() is None
+        torch.manual_seed(0)  # a watch would refuse it

@@ -647,3 +647,44 @@ def test_buffers_that_are_written_with_what_learns(core, way: str) -> None:
     for mine, eagers in zip(found[3:], found[:3], strict=True):
         assert mine[1] == eagers[1]
         assert_same(mine[::2], eagers[::2])
+
+
+NUMBERS = {
+    "buffer": lambda m, x: m.number.add_(x.detach().max()), "copied": lambda m, x: m.number.copy_(x.detach().sum()),
+    "out": lambda m, x: torch.add(m.number, 2, out=m.number), "unread": lambda m, x: m.other.mul_(1.5),
+    "attribute": lambda m, x: m.plain.mul_(2), "list": lambda m, x: torch._foreach_add_([m.number, m.other], 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("write", NUMBERS)
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_in_double_precision_are_written(core, door, draws, write) -> None:
+    """Dynamo takes such writes for nothing, where the value was looked at. `draws`: trainc.compile goes through it."""
+
+    class Model(nn.Linear):
+        def __init__(self):
+            super().__init__(6, 4)
+            for name in ("number", "other"):
+                self.register_buffer(name, torch.ones((), dtype=torch.float64))
+            self.plain = torch.ones((), dtype=torch.float64)
+
+        def forward(self, x):
+            drawn = random.random() if draws else 1.0
+            NUMBERS[write](self, x)
+            return super().forward(x) * (1 + self.number + self.plain) * drawn
+
+    found = []
+    for way in (lambda module: module, DOORS[door]):
+        torch.manual_seed(0)
+        random.seed(0)
+        model = Model()
+        call = way(model)
+        for turn in range(3):
+            loss = call(torch.randn(2, 6)).sum()
+            loss.backward()
+            found.append([t.detach().clone() for t in (loss, model.number, model.other, model.plain, model.weight.grad)])
+            model.number.add_(0.25 * turn)
+    for mine, eagers in zip(found[3:], found[:3], strict=True):
+        assert_same(dict(enumerate(mine)), dict(enumerate(eagers)))

@@ -1054,3 +1054,10 @@ def test_a_table_of_hooks_that_is_there_is_filled_and_autograd_does_not_run_it()
     result.mul_(2)
     assert result._backward_hooks is None  # it has another history
     assert callable(compat.AUTOGRAD_ENGINE.original())
+
+
+def test_what_dynamo_takes_out_of_its_graphs_has_examples():
+    seen = []
+    torch.compile(lambda x: x + 1, backend=lambda graph, _: seen.append(graph.graph) or graph.forward)(torch.ones(2))
+    assert all(compat.EXAMPLE in node.meta for node in seen[0].nodes if node.op != "output")
+    assert callable(getattr(compat.OutputGraph, compat.TAKES_OUT_NUMBERS))

@@ -172,3 +172,35 @@ def test_a_state_that_was_replaced_is_let_go(core, strict, door):
 @pytest.mark.parametrize("make", IN_PLANS, ids=lambda make: make.__name__)
 def test_the_interpreter_updates_by_the_same_formulas(engine, strict, make):
     same(make, FLAGS[make][1], "train_step")
+
+
+@pytest.mark.parametrize("method", ["step", "zero_grad"])
+@pytest.mark.parametrize("door", ["compile", "fuse_step"])
+def test_methods_that_the_program_puts_in_the_class_later_run(core, door, method, monkeypatch):
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if compiled:
+            trainc.compile(model, optimizer, fuse_step=door == "fuse_step")
+        plain = getattr(torch.optim.SGD, method)
+
+        def own(self, *args, plain=plain):
+            for p in self.param_groups[0]["params"] if method == "step" else ():
+                p.grad = p.grad + 1
+            result = plain(self, *args)
+            for p in self.param_groups[0]["params"]:
+                p.data.mul_(0.5)
+            return result
+
+        for turn in range(4):
+            with monkeypatch.context() as patch:
+                if turn % 2:
+                    patch.setattr(torch.optim.SGD, method, own)
+                model(torch.ones(1, 3)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append([p.detach().clone() for p in model.parameters()])
+    for mine, eagers in zip(found[4:], found[:4], strict=True):
+        assert_same(dict(enumerate(mine)), dict(enumerate(eagers)))

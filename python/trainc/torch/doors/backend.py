@@ -153,7 +153,7 @@ def _where(record: records.Compilation, inputs: Sequence[Any]) -> device.Host | 
 def _by_sizes(gm: torch.fx.GraphModule, examples: Sequence[Any], tune: str) -> Callable[..., Any]:
     """Dynamo gives sizes as symbols once a second shape comes; plans have concrete ones. Its graph is traced with symbols of
     our own, and all sizes that come get plans of that trace."""
-    inputs = Inputs([node.meta.get("example_value", given) for node, given in zip(_placeholders(gm), examples, strict=True)])
+    inputs = Inputs([node.meta.get(compat.EXAMPLE, given) for node, given in zip(_placeholders(gm), examples, strict=True)])
     found: dict[Any, Callable[..., Any]] = {}
     families: dict[Any, family.Family] = {}
     values: set[tuple] = set()  # that numbers which are no sizes have had: each is compiled for itself

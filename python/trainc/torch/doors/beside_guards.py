@@ -106,7 +106,10 @@ def watch() -> None:
     @functools.wraps(init)
     def with_guard(graph: Any, *args: Any, **kwargs: Any) -> None:
         init(graph, *args, **kwargs)
-        if as_python.is_active() or not is_ours(graph.compiler_fn) or compat.dynamo_saves_guards():
+        if not is_ours(graph.compiler_fn):
+            return
+        _keep_writes(graph)
+        if as_python.is_active() or compat.dynamo_saves_guards():
             return
         codes: Codes = {}
 
@@ -126,6 +129,24 @@ def watch() -> None:
         graph.guards.add(compat.GlobalStateSource().make_guard(create))
 
     setattr(*compat.DYNAMO_GRAPH, with_guard)
+
+
+def _keep_writes(graph: Any) -> None:
+    """Dynamo takes inputs that hold a number (float64, without dimensions) out of its graph where their value was looked at and
+    nothing else is done with them; and by mistake every write of such a tensor whose result nobody uses."""
+    take_out = getattr(graph, compat.TAKES_OUT_NUMBERS, None)
+
+    def of_inputs() -> None:
+        tables = [node.meta for node in graph.graph.nodes if node.op != "placeholder"]
+        hidden = [(table, table.pop(compat.EXAMPLE)) for table in tables if compat.EXAMPLE in table]
+        try:
+            take_out()
+        finally:
+            for table, example in hidden:
+                table[compat.EXAMPLE] = example
+
+    if take_out is not None:
+        setattr(graph, compat.TAKES_OUT_NUMBERS, of_inputs)
 
 
 def is_ours(compiler: Any) -> bool:

@@ -258,15 +258,17 @@ def _action_for(shown: Any, module: str) -> str:
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """While trainc does its own work within a trace, nothing is the program's."""
+    """While trainc does its own work within a trace, nothing is the program's. Within another `suspended()` it does nothing."""
     watch = getattr(_here, "watch", None)
     if watch is None:
         yield
         return
     watch.stop()
+    _here.watch = None
     try:
         yield
     finally:
+        _here.watch = watch
         watch.start()
 
 

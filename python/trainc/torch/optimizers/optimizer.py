@@ -64,8 +64,12 @@ def attach(optimizer: torch.optim.Optimizer, fusion: Any = None, verification: A
 
     watched = torch.optim.Optimizer.profile_hook_step(compiled_step)
 
+    alone = "step" not in optimizer.__dict__  # else a scheduler's wrapper is there, and calls what it found
+
     @functools.wraps(compiled_step)
     def hooked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if alone and type(self).step is not plain and getattr(self.__dict__.get("step"), "__func__", None) is hooked:
+            return type(self).step(self, *args, **kwargs)  # the program has put its own there since
         return (watched if _is_watched(self) else compiled_step)(self, *args, **kwargs)
 
     mark_step(hooked)
@@ -108,9 +112,12 @@ def replaced(optimizer: torch.optim.Optimizer) -> str | None:
     return None
 
 
-@functools.wraps(torch.optim.Optimizer.zero_grad)
+_PLAIN = torch.optim.Optimizer.zero_grad  # else the program has put its own there, after `attach`
+
+
+@functools.wraps(_PLAIN)
 def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-    if not set_to_none or compat.is_profiled() or torch.compiler.is_compiling():
+    if not set_to_none or type(self).zero_grad is not _PLAIN or compat.is_profiled() or torch.compiler.is_compiling():
         type(self).zero_grad(self, set_to_none)
         return
     for group in self.param_groups:
