@@ -178,6 +178,7 @@ AUTOGRAD_ENGINE = Patch(torch.autograd, "_engine_run_backward")  # gradients of 
 DYNAMO_FRAME = Patch(ConvertFrame, "__call__")  # what it cannot trace runs in Python, and nothing twice
 DYNAMO_INLINE = Patch(InliningInstructionTranslator, "build_inline_tracer")  # which functions it traces
 DYNAMO_GRAPH = Patch(OutputGraph, "__init__")  # of which each frame has one: it gets a guard of ours
+DYNAMO_TAKES_OUT = Patch(OutputGraph, "remove_tensorify_specialized_graphargs")  # inputs, and by mistake writes of numbers
 DYNAMO_COPIES_GENERATOR = Patch(RandomVariable, "is_supported_random_obj")  # it draws from a copy of the program's generator
 
 # -- attributes without a public name -----------------------------------------------------------------------------------------
@@ -185,8 +186,7 @@ PROMOTED = reference_wrappers.ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT  # to the 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 EXTRA_KEYS = FunctionalTensor._extra_dispatch_keys  # that a FunctionalTensor takes from what it wraps
 _MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__  # which asks for COMPILED_CALL
-TAKES_OUT_NUMBERS = "remove_tensorify_specialized_graphargs"  # a method of Dynamo's graphs
-EXAMPLE = "example_value"  # in the meta of its nodes
+EXAMPLE = "example_value"  # in the meta of nodes of Dynamo's graphs
 COMPILED_CALL = "_compiled_call_impl"  # of a module: what `module(...)` runs instead of its hooks and forward
 SCRIPT_IGNORES = torch.jit._recursive.ignored_attributes  # a list: attributes of modules that torch.jit.script does not read
 # of every module, beside what its class puts there

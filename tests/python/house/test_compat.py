@@ -60,6 +60,7 @@ REPLACED = {
     compat.TENSOR_BACKWARD: ["self", "gradient", "retain_graph", "create_graph", "inputs"],
     compat.DYNAMO_COPIES_GENERATOR: ["val"],
     compat.DYNAMO_INLINE: ["parent", "func"],
+    compat.DYNAMO_TAKES_OUT: ["self"],
     compat.DYNAMO_GRAPH: ["self", "code_options", "compiler_fn", "root_tx"],
     compat.DYNAMO_FRAME: ["self", "frame", "cache_entry", "hooks", "frame_state"],
     compat.AUTOGRAD_BACKWARD: ["tensors", "grad_tensors", "retain_graph", "create_graph"],
@@ -1060,4 +1061,3 @@ def test_what_dynamo_takes_out_of_its_graphs_has_examples():
     seen = []
     torch.compile(lambda x: x + 1, backend=lambda graph, _: seen.append(graph.graph) or graph.forward)(torch.ones(2))
     assert all(compat.EXAMPLE in node.meta for node in seen[0].nodes if node.op != "output")
-    assert callable(getattr(compat.OutputGraph, compat.TAKES_OUT_NUMBERS))

@@ -101,15 +101,13 @@ def _forget(frame: weakref.ref[Frame]) -> None:
 def watch() -> None:
     """From now on, for frames that Dynamo traces for trainc's backend."""
     as_python.replace_tracer()
+    _keep_writes()
     init = compat.DYNAMO_GRAPH.original()
 
     @functools.wraps(init)
     def with_guard(graph: Any, *args: Any, **kwargs: Any) -> None:
         init(graph, *args, **kwargs)
-        if not is_ours(graph.compiler_fn):
-            return
-        _keep_writes(graph)
-        if as_python.is_active() or compat.dynamo_saves_guards():
+        if as_python.is_active() or not is_ours(graph.compiler_fn) or compat.dynamo_saves_guards():
             return
         codes: Codes = {}
 
@@ -131,22 +129,23 @@ def watch() -> None:
     setattr(*compat.DYNAMO_GRAPH, with_guard)
 
 
-def _keep_writes(graph: Any) -> None:
+def _keep_writes() -> None:
     """Dynamo takes inputs that hold a number (float64, without dimensions) out of its graph where their value was looked at and
-    nothing else is done with them; and by mistake every write of such a tensor whose result nobody uses."""
-    take_out = getattr(graph, compat.TAKES_OUT_NUMBERS, None)
+    nothing else is done with them; and by mistake every write of such a tensor whose result nobody uses. Of our graphs it is
+    shown the inputs alone."""
+    take_out = compat.DYNAMO_TAKES_OUT.original()
 
-    def of_inputs() -> None:
-        tables = [node.meta for node in graph.graph.nodes if node.op != "placeholder"]
+    @functools.wraps(take_out)
+    def of_inputs(graph: Any) -> None:
+        tables = [node.meta for node in graph.graph.nodes if node.op != "placeholder"] if is_ours(graph.compiler_fn) else []
         hidden = [(table, table.pop(compat.EXAMPLE)) for table in tables if compat.EXAMPLE in table]
         try:
-            take_out()
+            take_out(graph)
         finally:
             for table, example in hidden:
                 table[compat.EXAMPLE] = example
 
-    if take_out is not None:
-        setattr(graph, compat.TAKES_OUT_NUMBERS, of_inputs)
+    setattr(*compat.DYNAMO_TAKES_OUT, of_inputs)
 
 
 def is_ours(compiler: Any) -> bool:
