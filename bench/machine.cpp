@@ -1,5 +1,5 @@
-// The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 without vdpbf16ps), and
-// memory copied.
+// The machine's peaks, with all threads at once: fp32 multiply-adds, bf16 dot products (0 where it has none that are
+// quicker), and memory copied.
 //   bench_machine THREADS      prints one line of JSON: FLOPs and bytes (read + written) per second, each the best of
 //                              several short rounds; and FLOPs per second over a whole second ("sustained"), for a
 //                              clock that a round is too short to slow down
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_machine [THREADS]\n");
     return 2;
   }
-  const CpuLevel level = machine_cpu_level();
+  const CpuLevel level = quickest_cpu_level();
   const auto fp32 = bench::flops_of(threads, [&](int64_t steps) { return bench::fma_chains(level, steps); });
   bench::Flops bf16;
   if (has_tiles(level)) bf16 = bench::flops_of(threads, bench::tile_chains);

@@ -144,7 +144,7 @@ def text(results: dict) -> str:
     if subject:
         notes += _summary(results, doors, subject)
     if peaks:
-        bf16 = f"{peaks['bf16_flops'] / 1e9:.0f} bf16" if peaks["bf16_flops"] else "no bf16 dot product: fp32's peak is taken"
+        bf16 = f"{peaks['bf16_flops'] / 1e9:.0f} bf16" if peaks["bf16_flops"] else "no quicker bf16: fp32's peak is taken"
         if "fp32_sustained" in peaks:
             bf16 += f"; over a second {peaks['fp32_sustained'] / 1e9:.0f} and {peaks['bf16_sustained'] / 1e9:.0f}"
         notes.append(

@@ -56,6 +56,7 @@ void bind_machine(nb::module_& m) {
       "cpu_level", [] { return std::string(name_of(cpu_level())); },
       "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
   m.def("machine_cpu_level", [] { return std::string(name_of(machine_cpu_level())); });
+  m.def("quickest_cpu_level", [] { return std::string(name_of(quickest_cpu_level())); });
   m.def("emulate_amx", &interpret::emulate_amx,
         "For tests: kernels of level amx run here from now on, instruction by instruction; False where the machine is "
         "too far from it.");

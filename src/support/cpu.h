@@ -26,12 +26,15 @@ inline bool has_bf16_dot(CpuLevel level) { return level <= CpuLevel::Avx512Bf16;
 inline bool has_tiles(CpuLevel level) { return level <= CpuLevel::Amx; }
 inline constexpr std::string_view kTileFeatures = "+amx-tile,+amx-bf16";
 
-/// The best level that CPUID and the operating system (XGETBV; for AMX also its permission, which is asked for once)
-/// allow, or the one that TRAINC_CPU names. Throws UserError where TRAINC_CPU names none, or one above the machine; or
-/// where the machine has no AVX2.
+/// What code is made for: the machine's quickest level, or the one that TRAINC_CPU names. Throws UserError where
+/// TRAINC_CPU names none, or one above the machine; or where the machine has no AVX2.
 CpuLevel cpu_level();
-/// Best level of the machine itself, whatever TRAINC_CPU says.
+/// The machine's best level, which says what it can run: whatever TRAINC_CPU says, what CPUID and the operating system
+/// (XGETBV; for AMX also its permission, which is asked for once) allow.
 CpuLevel machine_cpu_level();
+/// The level that is quickest on this machine: its best one, but for a CPU that was built to multiply bf16 on tiles and
+/// whose tiles a hypervisor hides. Its vdpbf16ps takes as long as four FMAs of f32, which do half the work each.
+CpuLevel quickest_cpu_level();
 /// For whoever carries out a level's instructions where the CPU does not (interpret/amx.h): the machine's best level
 /// from now on.
 void set_machine_cpu_level(CpuLevel);

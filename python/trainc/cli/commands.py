@@ -19,7 +19,7 @@ def info() -> str:
     from trainc.base import cache, config
     from trainc.cli.machine import Machine
 
-    threads, level, machine = None, "", ""
+    threads, level, quickest, best = None, "", "", ""
     rows = [("trainc", trainc.__version__), ("Python", platform.python_version())]
     try:
         import torch
@@ -33,8 +33,8 @@ def info() -> str:
     except ImportError as error:
         rows.append(("compiler", f"not built: {error}"))
     else:
-        level, machine = _core.cpu_level(), _core.machine_cpu_level()
-        forced = "" if level == machine else f", forced by TRAINC_CPU (the machine has {machine})"
+        level, quickest, best = _core.cpu_level(), _core.quickest_cpu_level(), _core.machine_cpu_level()
+        forced = "" if level == quickest else f", forced by TRAINC_CPU (the machine has {best})"
         rows += [("CPU", _core.cpu_model()), ("CPU level", f"{level}{forced}")]
         if level == "amx":
             parts = "six bfloat16 products each" if config.float32_in_parts else "multiply-adds"
@@ -45,7 +45,7 @@ def info() -> str:
         ("cache", f"{cache.path()} (trainc cache info)" if config.cache else "off (TRAINC_CACHE=0)"),
     ]
     lines = [f"{name:<12}{value}" for name, value in rows]
-    found = Machine().obstacles(threads, level, machine)
+    found = Machine().obstacles(threads, level, quickest, best)
     lines += ["", *(["In the way:", *(f"- {line}" for line in found)] if found else ["Nothing stands in the way."])]
     return "\n".join(lines)
 

@@ -85,8 +85,9 @@ class Machine:
 
     # -- what stands in the way ---------------------------------------------------------------------------------------
 
-    def obstacles(self, threads: int | None, level: str, machine_level: str) -> list[str]:
-        """One line each: what it is, whether it matters, what to do. `threads`: PyTorch's, None without it."""
+    def obstacles(self, threads: int | None, level: str, quickest: str, best: str) -> list[str]:
+        """One line each: what it is, whether it matters, what to do. `threads`: PyTorch's, None without it. Of the levels
+        of the CPU: what code is made for, the machine's quickest, and its best."""
         found, cpus = [], self.cpus()
         there = os.cpu_count() or 1
         if threads is not None and threads > cpus:
@@ -116,9 +117,14 @@ class Machine:
                 "transparent huge pages are off: large tensors cost more. "
                 "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
             )
-        if level != machine_level:
-            found.append(f"TRAINC_CPU={level} keeps to less than this CPU has ({machine_level}): unset it")
-        elif machine_level == "avx2":
+        if level != quickest:
+            found.append(f"TRAINC_CPU={level} is not this CPU's quickest level ({quickest}): unset it")
+        elif quickest != best:
+            found.append(
+                f"this CPU's tiles (AMX) are hidden, by a hypervisor or a kernel, and {best} is slow on it: "
+                "bfloat16 is no faster than float32 here (a machine that shows amx in /proc/cpuinfo helps)"
+            )
+        elif best == "avx2":
             found.append("this CPU has no AVX-512: a step takes about twice as long as where it has (another machine helps)")
         for name, what in (("TRAINC_DEBUG", "checks memory at each step"), ("TRAINC_DUMP", "writes files at each compile")):
             if self.environment.get(name):

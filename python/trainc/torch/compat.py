@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -128,6 +129,22 @@ from torch.utils import _pytree as pytree
 # -- activation checkpointing: what it marks is computed again -----------------------------------------------------------------
 from torch.utils import checkpoint as checkpointing
 from torch._higher_order_ops.wrap import tag_activation_checkpoint_impl as DYNAMO_CHECKPOINT  # gives it a function of its own
+
+
+# -- what the tracer imports in the middle of a program ------------------------------------------------------------------------
+
+
+def _import_beforehand() -> None:
+    """This module sets a variable of the environment when it is imported. Where the program reads the environment, that would be
+    a change by the program, which would be traced again in the second step."""
+    before = set(os.environ)
+    import torch._inductor.compiler_bisector
+
+    for name in set(os.environ) - before:
+        del os.environ[name]
+
+
+_import_beforehand()
 
 
 # -- what trainc replaces for the time of a trace (patches.patched) -----------------------------------------------------------

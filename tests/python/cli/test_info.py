@@ -43,7 +43,7 @@ def machine(tmp_path, monkeypatch):
 
 def test_nothing_is_in_the_way_of_a_good_machine(machine):
     found = machine()
-    assert found.obstacles(8, "avx512", "avx512") == [] and found.cpus() == 8 and found.memory_limit() is None
+    assert found.obstacles(8, "avx512", "avx512", "avx512") == [] and found.cpus() == 8 and found.memory_limit() is None
     assert found.available_memory() == 8_000_000 * 1024
 
 
@@ -65,7 +65,7 @@ V2 = {
 def test_limits_of_control_groups_are_found(machine, files):
     found = machine(files)
     assert found.cpus() == 1.5 and found.memory_limit() == 2_000_000_000 and found.available_memory() == 1_500_000_000
-    threads, cpus, memory = found.obstacles(8, "avx512", "avx512")
+    threads, cpus, memory = found.obstacles(8, "avx512", "avx512", "avx512")
     assert threads == "8 threads share 1.5 CPUs, and wait for each other: set OMP_NUM_THREADS=1"
     assert "1.5 of 8 CPUs" in cpus and 'memory="2000MB"' in memory
 
@@ -76,14 +76,14 @@ def test_limits_of_control_groups_are_found(machine, files):
         ({}, 16, "amx", {}, "16 threads share 8 CPUs, and wait for each other: set OMP_NUM_THREADS=8"),
         ({}, 1, "amx", {}, "1 thread for 8 CPUs: set OMP_NUM_THREADS=8"),
         ({"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n"}, 8, "amx", {}, "echo madvise"),
-        ({}, 8, "avx2", {}, "TRAINC_CPU=avx2 keeps to less than this CPU has"),
+        ({}, 8, "avx2", {}, "TRAINC_CPU=avx2 is not this CPU's quickest level (amx)"),
         ({}, 8, "amx", {"TRAINC_DEBUG": "poison"}, "TRAINC_DEBUG=poison"),
         ({}, 8, "amx", {"TRAINC_DUMP": "graph"}, "TRAINC_DUMP=graph"),
         ({}, 8, "amx", {"TRAINC_CACHE": "0"}, "TRAINC_CACHE=0"),
     ],
 )
 def test_each_obstacle_is_said(machine, files, threads, level, environment, said):
-    (found,) = machine(files, **environment).obstacles(threads, level, "amx")
+    (found,) = machine(files, **environment).obstacles(threads, level, "amx", "amx")
     assert said in found
 
 
@@ -111,8 +111,15 @@ def test_every_variable_that_is_read_is_known():
 def test_others_and_old_cpus_are_said(machine, monkeypatch):
     found = machine()
     monkeypatch.setattr(found, "busy", lambda before=None: 10.0 if before is None else 0.6)
-    busy, old = found.obstacles(8, "avx2", "avx2")
+    busy, old = found.obstacles(8, "avx2", "avx2", "avx2")
     assert "about 2.0 of 8 CPUs busy" in busy and "no AVX-512" in old
+
+
+def test_hidden_tiles_are_said(machine):
+    (hidden,) = machine().obstacles(8, "avx512", "avx512", "avx512_bf16")
+    assert "tiles (AMX) are hidden" in hidden and "bfloat16 is no faster" in hidden
+    (forced,) = machine().obstacles(8, "avx512_bf16", "avx512", "avx512_bf16")
+    assert "TRAINC_CPU=avx512_bf16 is not this CPU's quickest level (avx512)" in forced
 
 
 def test_the_command(capsys):

@@ -15,6 +15,7 @@ import itertools
 import logging
 import os
 import random
+import subprocess
 import sys
 import textwrap
 import types
@@ -660,6 +661,18 @@ def test_the_order_of_keyword_arguments_is_the_programs():
             model = trainc.compile(net) if compiled else net
             found.append([model(**given) for given in ({"a": x, "b": 2 * x}, {"a": x, "b": 2 * x}, {"b": 2 * x, "a": x})])
     assert same(found[1], found[0])
+
+
+def test_what_the_tracer_does_to_the_environment_is_no_change_by_the_program():
+    """In a new process: PyTorch's tracer imports modules at the first operation, one of which sets a variable."""
+    code = (
+        "import os, torch, trainc\nfrom trainc.base import records\nbefore = dict(os.environ)\n"
+        "class Net(torch.nn.Linear):\n  def forward(self, x):\n    return super().forward(x) * float(os.environ.get('SCALE', '2'))\n"
+        "ours = trainc.compile(Net(4, 4))\nours(torch.ones(3, 4)).sum().backward()\n"
+        "assert [r.route for r in records.of(ours)] == ['compiled'], records.of(ours)\nassert before == dict(os.environ)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_program_that_sets_the_environment():

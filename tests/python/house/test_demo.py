@@ -36,8 +36,10 @@ def rows(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("amp", [[], ["--amp"]], ids=["fp32", "amp"])
-def test_it_ends_with_a_table_of_both_runs(model, amp):
-    done = demo("--model", model, "--data", str(Path(__file__)), "--steps", "10", "--batch", "2", "--seq", "16", *amp)
+def test_it_ends_with_a_table_of_both_runs_and_a_report_of_the_last_step(tmp_path, model, amp):
+    page = tmp_path / "report.html"
+    few = ["--data", str(Path(__file__)), "--steps", "10", "--batch", "2", "--seq", "16"]
+    done = demo("--model", model, *few, "--report", str(page), *amp)
     assert done.returncode == 0, done.stderr
     table = rows(done.stdout)
     assert list(table) == ["loss at step 1", "loss at step 10", "step time (median)", "peak memory (resident)", "compile time"]
@@ -46,15 +48,11 @@ def test_it_ends_with_a_table_of_both_runs(model, amp):
     last = table["loss at step 10"]
     assert float(last[0]) == pytest.approx(float(last[1]), rel=2e-2 if amp else 1e-4)
     assert re.search(r"speed-up \d", done.stdout)
-
-
-def test_it_writes_a_report_of_its_last_step(tmp_path, model):
-    page = tmp_path / "report.html"
-    few = ["--model", model, "--data", str(Path(__file__)), "--steps", "2", "--batch", "2", "--seq", "16"]
-    done = demo(*few, "--report", str(page))
-    assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert "No step was timed" not in text and "modeling_gpt2.py" in text
+
+
+def test_a_report_that_is_no_page_is_refused():
     refused = demo("--report", "report.pdf")
     assert refused.returncode == 2 and "--report wants" in refused.stderr
 
