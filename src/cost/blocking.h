@@ -111,7 +111,7 @@ constexpr int64_t kLeastRow = 64;
 // --- few rows, again and again
 // Rows at most: the largest tile's, which reads the rhs where it lies.
 constexpr int64_t kFewRows = 24;
-// Products of a matrix with so few rows from which on it is transposed once, rather than by each of them.
+// Products of a matrix with so few rows from which on it is copied into panels once, rather than by each of them.
 constexpr int64_t kTransposedAgain = 8;
 // The same where that copy is gathered element by element, for its sizes are no squares.
 constexpr int64_t kGatheredOnce = 32;

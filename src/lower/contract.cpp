@@ -85,7 +85,8 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
     return along_row != 1 && along_k <= along_row && along_k != 0;
   };
   spec.lhs_k_contiguous = nearer(lhs, m);
-  spec.rhs_k_contiguous = nearer(rhs, n);
+  spec.rhs_in_panels = in_panels(e, rhs);
+  spec.rhs_k_contiguous = !spec.rhs_in_panels && nearer(rhs, n);
   // Operands in bf16 stay it where the target multiplies it; else they are multiplied as the f32 that they are
   // exactly.
   const auto of_bf16 = [&](int which, const Expr& x) { return c_->in(which)->dtype() == DType::BF16 || is_widened(x); };
@@ -112,8 +113,8 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   };
   if (spec.lhs_k_contiguous) in_runs(0, m, k, spec.k, lhs, spec.lhs_run, spec.lhs_in_run);
   else in_runs(0, m, m, spec.m, lhs, spec.lhs_run, spec.lhs_in_run);
-  if (!spec.rhs_k_contiguous) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
-  else in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
+  if (spec.rhs_k_contiguous) in_runs(1, n, k, spec.k, rhs, spec.rhs_k_run, spec.rhs_in_k_run);
+  else if (!spec.rhs_in_panels) in_runs(1, n, n, spec.n, rhs, spec.rhs_run, spec.rhs_in_run);
   // Where the lhs is memory as it lies: both its coordinates in runs, with a fixed stride within each.
   const auto unpacked_of = [&](const Expr& whole) -> lower::ContractionSpec::UnpackedOperand {
     const auto is_load = [](const Expr& x) { return x->kind == loop::ExprKind::Load && x->args.size() == 1; };
@@ -136,6 +137,18 @@ ContractExpressions::ContractExpressions(Expressions& e, const Node* contract, c
   if (!options.target.launches_blocks) spec.lhs_unpacked = unpacked_of(lhs);
   spec.lhs = [=](Expr bb, Expr row, Expr kk) { return substitute(lhs, {{b, bb}, {m, row}, {k, kk}}); };
   spec.rhs = [=](Expr bb, Expr row, Expr kk) { return substitute(rhs, {{b, bb}, {n, row}, {k, kk}}); };
+}
+
+bool ContractExpressions::in_panels(Expressions& e, const Expr& rhs) {
+  const int64_t panel = cost::kCacheLine / size_of(c_->in(1)->dtype());
+  if (divided_by(rhs, n_) != panel) return false;
+  loop::LoopNest& nest = e.nest();
+  const int major = nest.add_var("major", (spec.n + panel - 1) / panel), minor = nest.add_var("minor", panel);
+  const Node* x = c_->in(1);
+  const Expr at = nest.var(major) * panel + nest.var(minor);
+  const Expr split = e.value(x, Index::at_axes(x->shape(), {nest.var(b_), at, nest.var(k_)}));
+  return divided_by(split, minor) == 0 && loop::stride_of(split, minor, k_) == 1 &&
+         loop::stride_of(split, k_, minor) == panel;
 }
 
 Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<const Node*>& values, const Expr& bb,

@@ -21,6 +21,8 @@ class ContractExpressions {
   lower::ContractionSpec spec;
 
  private:
+  /// Whether the rhs lies in panels, as schedule::prepare has it for few rows of the lhs.
+  bool in_panels(Expressions&, const Expr& rhs);
   Expressions& e_;
   const Node* c_;
   int b_, m_, n_, k_;  // variables that the operands are read at while they are written

@@ -213,8 +213,8 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
                   [&](const Expr& tile) { return micro_kernel(block_tile, tile, panel); });
     }));
   else
-    body.push_back(loop(
-        LoopKind::Serial, "panels", floor_div(panels_ + integer(together - 1), together), [&](const Expr& panels) {
+    body.push_back(
+        loop(LoopKind::Serial, "panels", floor_div(panels_ + integer(together - 1), together), [&](const Expr& panels) {
           return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
             const Expr first = panels * together;
             return loop(LoopKind::Serial, "panel",
@@ -249,8 +249,17 @@ Expr ContractionBuilder::tiles_in_block(const Expr& block_tile) const {
 }
 
 ContractionShape shape_of(const ContractionSpec& s) {
-  ContractionShape shape{
-      s.batch, s.m, s.n, s.k, s.lhs_k_contiguous, s.rhs_k_contiguous, s.rhs_run, {}, s.f32_in_parts, s.fixed_blocking};
+  ContractionShape shape{s.batch,
+                         s.m,
+                         s.n,
+                         s.k,
+                         s.lhs_k_contiguous,
+                         s.rhs_k_contiguous,
+                         s.rhs_run,
+                         s.rhs_in_panels,
+                         {},
+                         s.f32_in_parts,
+                         s.fixed_blocking};
   if (s.lhs_unpacked.buffer >= 0)
     shape.lhs_unpacked = {s.lhs_unpacked.row_run, s.lhs_unpacked.row_stride, s.lhs_unpacked.k_run};
   return shape;

@@ -32,6 +32,8 @@ struct ContractionSpec {
   // `major`, with no division in it; `other` is the coordinate across. The rhs has runs along its rows, which are to be
   // whole panels, and runs along k.
   int64_t lhs_run = 0, rhs_run = 0, rhs_k_run = 0;
+  // Rows of the rhs lie in panels of a cache line (schedule/prepare.cpp): a tile of few rows reads them there.
+  bool rhs_in_panels = false;
   std::function<Expr(Expr b, Expr other, Expr major, Expr minor)> lhs_in_run, rhs_in_run, rhs_in_k_run;
   // An lhs that may be multiplied from where it lies, without packing: it is memory, in runs both ways. Rows come
   // `row_run` at a time, `row_stride` elements apart in `buffer`, k likewise; first(b, i, j) is where run i of the rows

@@ -171,7 +171,8 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
          },
          spec_.listed.order},
         (panel * b_.block_m + tile) * askings + asking, b_.room_n * b_.block_m * askings);
-  if (spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1))
+  // Panels are read from front to end: the CPU itself has their lines come.
+  if (!spec_.rhs_in_panels && spec_.rhs_run == 0 && spec_.rhs_k_run == 0 && (more_tasks() || b_.k_blocks > 1))
     ask({b_.room_n * b_.tile_n, pack_k_ * each(), spec_.rhs_k_contiguous,
          [&](const Expr& row, const Expr& k) {
            return spec_.rhs(next_rhs_.batch, within(next_rhs_.row + row, n_), term_ahead(next_rhs_.k * each() + k));

@@ -107,9 +107,11 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
 }
 
 /// Whether the rhs is read where it lies: a single tile of rows uses each of its elements once, so that packing would
-/// be as much work again.
-bool leaves_rhs(const ContractionShape& spec, int64_t tile_rows) {
-  return spec.m <= tile_rows && !spec.rhs_k_contiguous && spec.rhs_run == 0;
+/// be as much work again. So would be packing panels into panels.
+bool leaves_rhs(const ContractionShape& spec, int64_t tile_rows, int64_t tile_columns, int64_t element) {
+  const bool once = spec.m <= tile_rows,
+             packed = spec.rhs_in_panels && cost::kCacheLine % (tile_columns * element) == 0;
+  return (once || packed) && !spec.rhs_k_contiguous && spec.rhs_run == 0;
 }
 
 /// As many as leave each asking no more than kLinesAhead lines of either operand's next block.
@@ -125,7 +127,7 @@ Blocking finished(const ContractionShape& spec, DType dtype, const Target& targe
   b.block_m = std::min(b.block_m, b.task_m);
   if (b.block_m > 0) b.block_m = ceil_div(b.task_m, ceil_div(b.task_m, b.block_m));  // equal blocks
   b.room_m = b.task_m, b.room_n = b.task_n;
-  b.rhs_unpacked = !b.tiles && leaves_rhs(spec, b.tile_m);
+  b.rhs_unpacked = !b.tiles && leaves_rhs(spec, b.tile_m, b.tile_n, bytes_of(dtype));
   b.groups_of_asking = groups_of_asking(b, dtype, target);
   return b;
 }
@@ -165,7 +167,10 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
   };
   double least = std::numeric_limits<double>::infinity();
   for (Tile t : tiles_for(spec, dtype, target)) {
-    least = std::min(least, products(t) + (leaves_rhs(spec, t.rows) ? 0 : cost::kCopy * double(spec.n)));
+    least =
+        std::min(least, products(t) + (leaves_rhs(spec, t.rows, t.vectors * lanes_of(dtype, target), bytes_of(dtype))
+                                           ? 0
+                                           : cost::kCopy * double(spec.n)));
   }
   std::optional<Tile> best;
   for (Tile t : parts ? std::span(&cost::kAmxTileOfParts, 1) : std::span(cost::kAmxTiles)) {
@@ -197,7 +202,7 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
   const double split = in_parts(tile, dtype) ? cost::kSplit : 0;
   const double pack_lhs =
                    tile.unpacked ? 0 : (b.tiles && !spec.lhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split,
-               pack_rhs = !tile.amx && leaves_rhs(spec, tile.rows)
+               pack_rhs = !tile.amx && leaves_rhs(spec, tile.rows, b.tile_n, element)
                               ? 0
                               : (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
   double best = std::numeric_limits<double>::infinity();

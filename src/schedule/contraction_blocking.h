@@ -18,6 +18,7 @@ struct ContractionShape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   bool lhs_k_contiguous = true, rhs_k_contiguous = true;
   int64_t rhs_run = 0;
+  bool rhs_in_panels = false;
   struct UnpackedLhs { int64_t row_run = 0, row_stride = 0, k_run = 0; };
   std::optional<UnpackedLhs> lhs_unpacked = {};  // where the lhs may be read as it lies
   bool f32_in_parts = false;

@@ -268,13 +268,25 @@ bool in_squares(const Node* operand) {
   return operand->shape()[1] % cost::kTransposedSquare == 0 && operand->shape()[2] % cost::kTransposedSquare == 0;
 }
 
-/// An operand whose rows are neighbours in memory: over a copy where consecutive k are, instead. Few rows of the other
-/// operand are one register tile, which reads this one as it lies then; else each product would transpose it again.
-const Node* with_rows_as_neighbours(Builder& b, const Node* operand) {
+/// An operand over a copy in panels: a cache line of rows, whose consecutive k lie one after the other, then the next
+/// rows. Few rows of the other operand are one register tile, which reads this one as it lies then, from front to end.
+/// Else each product would transpose it again; or, where rows are neighbours in memory, read a line of each k, and the
+/// next k lies in another page.
+const Node* in_panels(Builder& b, const Node* operand) {
   const bool multiplied_as_it_is = operand->dtype() == DType::F32 || operand->dtype() == DType::F64;
-  if (!multiplied_as_it_is || operand->type.numel() == 0 || operand->shape()[1] == 1) return operand;
-  if (source_of(operand, 1) - source_of(operand, 0) != 1) return operand;
-  return b.permute(copied(b.graph, b.permute(operand, {0, 2, 1}), b.origin), {0, 2, 1});
+  const int64_t batch = operand->shape()[0], rows = operand->shape()[1], k = operand->shape()[2];
+  const int64_t panel = cost::kCacheLine / size_of(operand->dtype());
+  if (!multiplied_as_it_is || operand->type.numel() == 0 || rows == 1) return operand;
+  const bool near =
+      source_of(operand, k) - source_of(operand, 0) == 1 && rows * size_of(operand->dtype()) <= cost::kNearRows;
+  if (near) return operand;
+  const int64_t panels = (rows + panel - 1) / panel, rest = panels * panel - rows;
+  const Node* whole = operand;
+  if (rest > 0) whole = b.pad(operand, b.constant(operand->dtype(), 0.0), {0, 0, 0}, {0, rest, 0});
+  const Node* split = b.permute(b.reshape(whole, {batch, panels, panel, k}), {0, 1, 3, 2});
+  const Node* n = b.permute(copied(b.graph, split, b.origin), {0, 1, 3, 2});
+  n = b.reshape(n, {batch, panels * panel, k});
+  return rest > 0 ? b.slice(n, {0, 0, 0}, {batch, rows, k}, {1, 1, 1}) : n;
 }
 
 /// The products that a sum adds up, results across vector lanes: where a factor is the same for many of them and its
@@ -378,7 +390,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
       const auto times = few_rows.find(n->in(1));
       if (times != few_rows.end() && n->shape()[1] <= cost::kFewRows &&
           times->second >= (in_squares(inputs[1]) ? cost::kTransposedAgain : cost::kGatheredOnce))
-        inputs[1] = with_rows_as_neighbours(b, inputs[1]);
+        inputs[1] = in_panels(b, inputs[1]);
     }
     const Node* copy = nullptr;
     if (n->op == Op::Contract && cpu && !for_vendor(n, library.least_flops))

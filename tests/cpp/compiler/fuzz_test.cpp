@@ -101,6 +101,36 @@ TEST(Fuzz, EveryLevel) {
 
 // An element counts where the oracle gives the same with and without rounding; elsewhere the graph amplifies what no
 // machine can promise.
+
+/// Products of one matrix [n, k] with m rows at a time, as a recurrent layer has them; `transposed`: it lies as [k, n].
+Graph of_one_matrix(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, bool transposed) {
+  constexpr int kTimes = 32;
+  Graph g;
+  Builder b{g, "here"};
+  const Node* matrix = b.input(0, {dtype, transposed ? Dims{batch, k, n} : Dims{batch, n, k}});
+  if (transposed) matrix = b.permute(matrix, {0, 2, 1});
+  for (int t = 1; t <= kTimes; ++t) {
+    const Node* product = b.contract(b.input(t, {dtype, {batch, m, k}}), matrix);
+    g.outputs.push_back({t % 2 ? b.add(product, product) : product, {}});
+  }
+  g.input_count = kTimes + 1;
+  return g;
+}
+
+// Copied into panels (schedule/prepare.cpp): whole ones, a part of one, and less than one; one tile of rows and more.
+TEST(Fuzz, FewRowsMeetAMatrixAgainAndAgain) {
+  uint64_t seed = 0;
+  for (const CpuLevel level : levels())
+    for (const DType dtype : {DType::F32, DType::F64})
+      for (const bool transposed : {false, true})
+        for (const auto& [batch, m, n, k] : std::vector<std::array<int64_t, 4>>{
+                 {1, 3, 272, 33}, {1, 20, 301, 200}, {2, 24, 40, 7}, {1, 5, 13, 65}, {3, 2, 258, 1}, {1, 9, 17, 0}}) {
+          const bool special = ++seed % 3 == 0;
+          expect_same(of_one_matrix(dtype, batch, m, n, k, transposed), seed, special, 1e-4, level);
+          if (HasFatalFailure()) return;
+        }
+}
+
 TEST(Fuzz, Transcendental) {
   testing::RandomGraphOptions o;
   int64_t compared = 0, skipped = 0;

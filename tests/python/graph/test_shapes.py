@@ -318,7 +318,7 @@ def test_lengths_through_torch_compile_are_two_traces(engine, strict):
         assert_same(mine[1], theirs[1], 1e-4)
     told = [record.trace for record in backend.compilations[before:]]
     # Dynamo makes two graphs of the model, and gives each three times: static, with a symbolic length, and with a symbolic batch
-    assert told.count("symbolic") <= 4 and told.count("static") == 2 and told.count("sizes") >= 8, told
+    assert told.count("symbolic") <= 4 and told.count("static") == 2 and told.count("sizes") >= 4, told
     assert all(record.engine == engine for record in backend.compilations[before:])
 
 
