@@ -112,9 +112,7 @@ constexpr int64_t kLeastRow = 64;
 // Rows at most: the largest tile's, which reads the rhs where it lies.
 constexpr int64_t kFewRows = 24;
 // Products of a matrix with so few rows from which on it is copied into panels once, rather than by each of them.
-constexpr int64_t kTransposedAgain = 8;
-// The same where that copy is gathered element by element, for its sizes are no squares.
-constexpr int64_t kGatheredOnce = 32;
+constexpr int64_t kMultipliedAgain = 8;
 
 // --- operands as they lie
 // Steps of k: finding where a run begins costs as much as some steps, and of shorter runs packing is the cheaper.

@@ -263,11 +263,6 @@ std::unordered_map<const Node*, int64_t> multiplied_with_few_rows(const Graph& g
   return times;
 }
 
-/// Whether a copy of a matrix with its two axes exchanged is made by squares.
-bool in_squares(const Node* operand) {
-  return operand->shape()[1] % cost::kTransposedSquare == 0 && operand->shape()[2] % cost::kTransposedSquare == 0;
-}
-
 /// An operand over a copy in panels: a cache line of rows, whose consecutive k lie one after the other, then the next
 /// rows. Few rows of the other operand are one register tile, which reads this one as it lies then, from front to end.
 /// Else each product would transpose it again; or, where rows are neighbours in memory, read a line of each k, and the
@@ -388,8 +383,7 @@ Graph prepare(const Graph& from, int64_t caller_inputs, int64_t caller_outputs,
                          vendor_source(inputs[0])->dtype() != vendor_source(inputs[1])->dtype();
       for (const Node*& i : inputs) i = vendor ? vendor_operand(b, i, widen) : with_neighbours(b, i);
       const auto times = few_rows.find(n->in(1));
-      if (times != few_rows.end() && n->shape()[1] <= cost::kFewRows &&
-          times->second >= (in_squares(inputs[1]) ? cost::kTransposedAgain : cost::kGatheredOnce))
+      if (times != few_rows.end() && n->shape()[1] <= cost::kFewRows && times->second >= cost::kMultipliedAgain)
         inputs[1] = in_panels(b, inputs[1]);
     }
     const Node* copy = nullptr;

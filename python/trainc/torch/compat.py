@@ -134,7 +134,7 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint_impl as DYNAM
 # -- what the tracer imports in the middle of a program ------------------------------------------------------------------------
 
 
-def _import_beforehand() -> None:
+def import_beforehand() -> None:
     """This module sets a variable of the environment when it is imported. Where the program reads the environment, that would be
     a change by the program, which would be traced again in the second step."""
     before = set(os.environ)
@@ -144,7 +144,7 @@ def _import_beforehand() -> None:
         del os.environ[name]
 
 
-_import_beforehand()
+import_beforehand()
 
 
 # -- what trainc replaces for the time of a trace (patches.patched) -----------------------------------------------------------

@@ -104,7 +104,7 @@ TEST(Fuzz, EveryLevel) {
 
 /// Products of one matrix [n, k] with m rows at a time, as a recurrent layer has them; `transposed`: it lies as [k, n].
 Graph of_one_matrix(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, bool transposed) {
-  constexpr int kTimes = 32;
+  constexpr int kTimes = 8;
   Graph g;
   Builder b{g, "here"};
   const Node* matrix = b.input(0, {dtype, transposed ? Dims{batch, k, n} : Dims{batch, n, k}});

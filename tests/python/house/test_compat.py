@@ -9,8 +9,10 @@ import copy
 import dataclasses
 import functools
 import inspect
+import os
 import random
 import re
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -85,6 +87,12 @@ def test_every_name_is_asked_of_here():
     names -= {"Any", "Callable", "Container", "Iterator", "ModuleType", "NamedTuple", "annotations"}
     tests = Path(__file__).read_text()
     assert sorted(name for name in names if not re.search(rf"compat\.{name}\b", tests)) == []
+
+
+def test_what_the_tracer_imports_is_there_before_a_program_runs():
+    before = dict(os.environ)
+    compat.import_beforehand()
+    assert "torch._inductor.compiler_bisector" in sys.modules and before == dict(os.environ)
 
 
 def test_what_a_trace_refuses_is_logged_there(monkeypatch):
