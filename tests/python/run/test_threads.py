@@ -65,7 +65,7 @@ def inner():
 CHECK = """
 outer = model(xs[0])
 for name, got, want in (("outer", outer, wanted[0]), ("inner", found[0], wanted[1])):
-    assert torch.allclose(got, want, atol=1e-5), name
+    assert torch.allclose(got, want, atol=1e-5), (name, got - want)  # where it is wrong tells what went wrong
 outer.sum().backward()
 print("done")
 """
