@@ -54,7 +54,7 @@ std::string build_id() {
 void bind_machine(nb::module_& m) {
   m.def(
       "cpu_level", [] { return std::string(name_of(cpu_level())); },
-      "The level that kernels are compiled for; TRAINC_CPU forces a lower one.");
+      "The level that kernels are compiled for; TRAINC_CPU forces another one.");
   m.def("machine_cpu_level", [] { return std::string(name_of(machine_cpu_level())); });
   m.def("quickest_cpu_level", [] { return std::string(name_of(quickest_cpu_level())); });
   m.def("emulate_amx", &interpret::emulate_amx,

@@ -11,6 +11,7 @@
 #include "lower/kernels.h"
 #include "schedule/product_order.h"
 #include "schedule/vendor_product.h"
+#include "support/division.h"
 
 namespace trainc::lower {
 
@@ -143,7 +144,7 @@ bool ContractExpressions::in_panels(Expressions& e, const Expr& rhs) {
   const int64_t panel = cost::kCacheLine / size_of(c_->in(1)->dtype());
   if (divided_by(rhs, n_) != panel) return false;
   loop::LoopNest& nest = e.nest();
-  const int major = nest.add_var("major", (spec.n + panel - 1) / panel), minor = nest.add_var("minor", panel);
+  const int major = nest.add_var("major", ceil_div(spec.n, panel)), minor = nest.add_var("minor", panel);
   const Node* x = c_->in(1);
   const Expr at = nest.var(major) * panel + nest.var(minor);
   const Expr split = e.value(x, Index::at_axes(x->shape(), {nest.var(b_), at, nest.var(k_)}));

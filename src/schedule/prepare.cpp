@@ -275,7 +275,7 @@ const Node* in_panels(Builder& b, const Node* operand) {
   const bool near =
       source_of(operand, k) - source_of(operand, 0) == 1 && rows * size_of(operand->dtype()) <= cost::kNearRows;
   if (near) return operand;
-  const int64_t panels = (rows + panel - 1) / panel, rest = panels * panel - rows;
+  const int64_t panels = ceil_div(rows, panel), rest = panels * panel - rows;
   const Node* whole = operand;
   if (rest > 0) whole = b.pad(operand, b.constant(operand->dtype(), 0.0), {0, 0, 0}, {0, rest, 0});
   const Node* split = b.permute(b.reshape(whole, {batch, panels, panel, k}), {0, 1, 3, 2});
