@@ -598,10 +598,7 @@ Graph padded(Graph graph, Pipeline& pipeline, int64_t vendor_flops) {
   return pipeline.run("pad_products", pad, std::move(graph));
 }
 
-bool passes_over_padding(const CompileOptions& options) {
-  // Contractions on tile registers have no way yet to pass over rows.
-  return options.skip_padding && options.target.skips_steps && !options.target.has_tiles;
-}
+bool passes_over_padding(const CompileOptions& options) { return options.skip_padding && options.target.skips_steps; }
 
 plan::Plan with_memory(plan::Plan plan) {
   plan = schedule::order_steps(std::move(plan));

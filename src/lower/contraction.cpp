@@ -80,7 +80,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
   if (b_.tiles) {
     require(part_ == Part::None, "part of a nest on AMX tiles");
     amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(), lhs_pitch_}, !pairs_,
-                 pack_k_, spec.fixed_blocking ? -1 : spec.k);
+                 pack_k_, spec.fixed_blocking || lists_terms() ? -1 : spec.k);
     if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }
@@ -117,7 +117,7 @@ Expr ContractionBuilder::named(std::vector<Stmt>& body, const char* name, const 
 }
 
 void ContractionBuilder::begin_listed(const Expr& m_task) {
-  require(part_ == Part::None && !b_.tiles && spec_.batch == 1, "rows are listed of one nest without AMX tiles");
+  require(part_ == Part::None && spec_.batch == 1, "rows are listed of one nest");
   const Expr count = named(sizes_, "count", nest_.load(spec_.listed.count, integer(0)));
   if (spec_.listed.terms) {
     k_here_ = pairs_ ? named(sizes_, "pairs", floor_div(count + integer(1), 2)) : count;

@@ -54,7 +54,7 @@ struct ContractionSpec {
   Blocking* fixed_blocking = nullptr;
   // Rows, or terms, that are passed over: m, or k, counts the first `count[0]` numbers of `order`, which are the rows,
   // or terms, that are multiplied; all numbers are in it. Of the other rows, `zeros` stores an element; the other terms
-  // are 0. Both are buffers of i64. What is not a nest of its own has none, nor have AMX tiles.
+  // are 0. Both are buffers of i64. What is not a nest of its own has none.
   struct Listed {
     int order = -1, count = -1;
     bool terms = false;  // of k; else of m

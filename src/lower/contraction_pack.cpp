@@ -194,7 +194,7 @@ Stmt ContractionBuilder::turn_stage(const Expr& panel, const Expr& stage_k, cons
                        (columns * (b_.lanes * stage_row_) + k) * each(), stage_row_ * each(), b_.lanes);
     });
   });
-  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0) return transposed;
+  if (all_full(k_, b_.lanes) && b_.block_k % b_.lanes == 0 && !k_here_) return transposed;
   const Expr done = squares * b_.lanes;
   return block({transposed, loop(LoopKind::Serial, "k", depth - done, [&](const Expr& k) {
                   return loop(LoopKind::Unroll, "column", integer(b_.tile_n), [&](const Expr& column) {

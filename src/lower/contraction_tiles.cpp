@@ -42,7 +42,6 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOpe
           "a contraction's tiles are no whole ones");
   require(!packed.places_rows || packed.lhs_pitch == (packed.lhs_along_k ? block_k : b_.tile_m),
           "a gap in packed rows");
-  require(k >= 0 || !in_parts, "a product in parts is of sizes that are known");
   if (packed.places_rows)
     lhs_ = scratch("lhs_tiles", packed.lhs_along_k ? DType::BF16 : DType::I32,
                    b_.block_m * steps_ * parts_ * down_ * kSquare * elements_);
@@ -151,38 +150,36 @@ Stmt TileKernel::split_pairs(const Expr& pair_at, const std::function<Expr(const
 
 // Packed rows that go along vectors: squares of 16 rows and 16 pairs, transposed.
 Stmt TileKernel::place_across_k(const Expr& tile, const Expr& depth) {
-  return loop_over(
-      nest_, LoopKind::Serial, "step", k_ < 0 ? whole_steps(depth) : integer(steps_), [&](const Expr& step) {
-        return loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
-          std::vector<Stmt> body;
-          if (in_parts_)
-            body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
-              return loop_over(
-                  nest_, LoopKind::Vector, "row", integer(kTileSide),
-                  [&](const Expr& row) {
-                    return split_pairs(
-                        step * kTileSide + pair,
-                        [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs,
-                        stage_, [&](int part) { return pair * kTileSide + row + integer(part * kSquare); });
-                  },
-                  b_.lanes);
-            }));
-          const Expr square = step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide;
-          for (int part = 0; part < parts_; ++part)
-            body.push_back(transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide,
-                                     in_parts_ ? stage_ : packed_.lhs, in_parts_ ? integer(part * kSquare) : square,
-                                     in_parts_ ? kTileSide : packed_.lhs_pitch, kTileSide));
-          return block(std::move(body));
-        });
-      });
+  return loop_over(nest_, LoopKind::Serial, "step", placed_steps(depth), [&](const Expr& step) {
+    return loop_over(nest_, LoopKind::Serial, "rows", integer(down_), [&](const Expr& rows) {
+      std::vector<Stmt> body;
+      if (in_parts_)
+        body.push_back(loop_over(nest_, LoopKind::Serial, "pair", integer(kTileSide), [&](const Expr& pair) {
+          return loop_over(
+              nest_, LoopKind::Vector, "row", integer(kTileSide),
+              [&](const Expr& row) {
+                return split_pairs(
+                    step * kTileSide + pair,
+                    [&](const Expr& k) { return k * packed_.lhs_pitch + rows * kTileSide + row; }, packed_.lhs, stage_,
+                    [&](int part) { return pair * kTileSide + row + integer(part * kSquare); });
+              },
+              b_.lanes);
+        }));
+      const Expr square = step * (kTileSide * packed_.lhs_pitch) + rows * kTileSide;
+      for (int part = 0; part < parts_; ++part)
+        body.push_back(transpose(lhs_, lhs_tile(tile, step, part, rows), kTileSide, in_parts_ ? stage_ : packed_.lhs,
+                                 in_parts_ ? integer(part * kSquare) : square,
+                                 in_parts_ ? kTileSide : packed_.lhs_pitch, kTileSide));
+      return block(std::move(body));
+    });
+  });
 }
 
-// Zeros for what the last block of k has not (where k is not known, its last step): at the end of each of `rows` packed
-// rows, or after all of them.
+// Zeros for what the steps that are placed have not: at the end of each of `rows` packed rows, or after all of them.
 Stmt TileKernel::pad(int buffer, const Expr& depth, int64_t rows, bool along_k) {
   if (fills(block_k_)) return block({});
   const DType dtype = nest_.buffers[static_cast<size_t>(buffer)].dtype;
-  const Expr missing = k_ < 0 ? this->missing(depth) : integer(block_k_) - depth;
+  const Expr missing = placed_steps(depth) * step() - depth;
   const auto zeros = [&](const Expr& from, const Expr& count) {
     return loop_over(
         nest_, LoopKind::Vector, "missing", count, [&](const Expr& i) { return store(buffer, from + i, zero(dtype)); },

@@ -30,7 +30,7 @@ struct PackedOperands {
 class TileKernel {
  public:
   /// Adds scratch buffers and tile registers to the nest. Needs: blocking.tiles. `block_k`: the depth that packed
-  /// blocks have room for; `k`: the whole sum's, -1 of bf16 whose sizes are not known.
+  /// blocks have room for; `k`: the whole sum's, -1 where it is known only as the nest runs.
   TileKernel(LoopNest&, const Blocking&, const PackedOperands&, bool in_parts, int64_t block_k, int64_t k);
 
   /// f32, and rows along vectors: once rows are packed, `depth` of k deep, as the tiles of the block's `tile`, one
@@ -55,6 +55,10 @@ class TileKernel {
  private:
   int scratch(const char* name, DType, int64_t numel);
   Expr whole_steps(const Expr& depth) const { return loop::floor_div(depth + loop::integer(step() - 1), step()); }
+  // Steps that are placed of a block: all of them, but of bf16 whose k is not known those that there are.
+  Expr placed_steps(const Expr& depth) const {
+    return k_ < 0 && !in_parts_ ? whole_steps(depth) : loop::integer(steps_);
+  }
   Expr missing(const Expr& depth) const { return whole_steps(depth) * step() - depth; }  // of a whole step
   bool fills(int64_t depth) const { return k_ >= 0 && k_ % depth == 0; }  // whether k is made of such depths
   // Where a tile of 16 x 16 pairs begins in lhs_, and a row of such tiles in rhs_.

@@ -142,7 +142,7 @@ def core(monkeypatch):
 
 @pytest.fixture
 def without_tiles(monkeypatch):
-    """On a CPU with AMX, the level below: there products pass over rows, and are summed alike in kernels that shapes share."""
+    """On a CPU with AMX, the level below: there products are summed alike in kernels that shapes share."""
     if _core.machine_cpu_level() == "amx":
         monkeypatch.setenv("TRAINC_CPU", "avx512_bf16")
 

@@ -35,9 +35,10 @@ std::vector<int64_t> shown_tokens(const PaddedEncoder& encoder, std::mt19937_64&
 TEST(LowerPadding, GivesTheNumbersOfAllRows) {
   const LoweringOptions lowerings[] = {{cpu_target(CpuLevel::Avx512)},
                                        {cpu_target(CpuLevel::Avx512Bf16)},
+                                       {cpu_target(CpuLevel::Amx)},
                                        {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18})}};
   int64_t rows = 0, terms = 0;
-  for (uint64_t seed = 1; seed <= 12 && !HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= 16 && !HasFailure(); ++seed) {
     std::mt19937_64 rng(seed);
     PaddedEncoder encoder;
     encoder.samples = 1 + static_cast<int64_t>(rng() % 9), encoder.tokens = 2 + static_cast<int64_t>(rng() % 40);
@@ -75,8 +76,8 @@ TEST(LowerPadding, GivesTheNumbersOfAllRows) {
       }
     }
   }
-  EXPECT_GE(rows, 12 * 4);
-  EXPECT_GE(terms, 12 * 2);
+  EXPECT_GE(rows, 16 * 4);
+  EXPECT_GE(terms, 16 + 8);
 }
 
 }  // namespace

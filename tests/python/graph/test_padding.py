@@ -147,7 +147,7 @@ class Run:
 
 
 @pytest.fixture(autouse=True)
-def small_rows(monkeypatch, without_tiles):
+def small_rows(monkeypatch):
     monkeypatch.setattr(trainc.config, "fallback", False)
     monkeypatch.setattr(trainc.config, "cache", False)
     monkeypatch.setattr(trainc.config, "skip_padding", True)
