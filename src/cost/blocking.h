@@ -38,8 +38,10 @@ static_assert(fit_registers(kAvx512Tiles, 32) && fit_registers(kAvx512UnpackedTi
 static_assert(fit_registers(kAvx2Tiles, 16) && fit_registers(kAvx2UnpackedTiles, 16));
 
 // Rows and vectors on AMX, where bf16 is multiplied as it is. Their sums and two operands are registers of which there
-// are eight; the fewer, the quicker where another program runs on the core's second hardware thread.
-constexpr Tile kAmxTiles[] = {{32, 2, true}, {16, 3, true}, {48, 1, true}, {16, 2, true}, {32, 1, true}, {16, 1, true}};
+// are eight; the fewer, the quicker where another program runs on the core's second hardware thread. 16 x 4 asks L2 for
+// one tile of rows in four products, 32 x 2 for two.
+constexpr Tile kAmxTiles[] = {{16, 4, true}, {32, 2, true}, {16, 3, true}, {48, 1, true},
+                              {16, 2, true}, {32, 1, true}, {16, 1, true}};
 // The same for f32 in parts. Of the six products of a step each keeps an operand of the one before: so one sum asks for
 // hardly more loads than four would. A second tile would not fit into the vector registers, which multiply what parts
 // cannot hold.
@@ -78,9 +80,11 @@ constexpr double kNearlyEqual = 0.999;
 // Steps of k in a block at most: the order of sums that eager's own product was found to use (its error came out equal
 // for k = 256, 768, 3072; deeper blocks lose). A rhs panel of 32 f32 columns is then 24 KiB, and stays in L1d.
 constexpr int64_t kBlock = 192;
-// Pairs of bf16 in a block on AMX tiles: a chain of additions has a link for 16 of them only, and the end of a block
-// costs more beside its products.
-constexpr int64_t kBlockOnTiles = 2 * kBlock;
+// Pairs of bf16 in a block on AMX tiles: a panel of 64 columns is 32 KiB then, and stays in L1d beside the rows that
+// pass.
+constexpr int64_t kBlockOnTiles = 128;
+// Rows from which on bf16 on AMX tiles has panels of 64 columns: eight tiles, which pass each panel.
+constexpr int64_t kRowsOfWidePanel = 128;
 // Steps of f32 in parts in a block on AMX tiles: kPanelsOfParts panels of parts (12 KiB each) and the tile of rows that
 // they are multiplied by stay in L1d.
 constexpr int64_t kBlockOfParts = 128;
@@ -90,10 +94,14 @@ constexpr int64_t kPanelsOfParts = 2;
 // The packed block of the lhs takes one part of so many of the target's L2: it is read once a panel, while the next one
 // is on its way.
 constexpr int64_t kLhsBlockOfL2 = 10;
+// The same of bf16 on AMX tiles: L2 is full of partial sums there.
+constexpr int64_t kLhsBlockOfL2OnTiles = 20;
 // The packed block of the rhs takes one part of so many at most: the next one on its way should stay as well.
 constexpr double kRhsBlockOfL2 = 2;
 // Partial sums of a task may take so many times the target's L2: they are asked for long before they are read.
 constexpr double kSumsOfL2 = 2;
+// The same of bf16 on AMX tiles, where packing takes a larger part of the time, and large tasks pack less.
+constexpr double kSumsOfL2OnTiles = 4;
 // Rows, and columns, of a task at most.
 constexpr int64_t kLargestTask = 2048;
 // Cores that tasks are made for where the target has fewer.

@@ -81,7 +81,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
     require(part_ == Part::None, "part of a nest on AMX tiles");
     amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(), lhs_pitch_}, !pairs_,
                  pack_k_, spec.fixed_blocking || lists_terms() ? -1 : spec.k);
-    if (many_blocks()) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
+    if (many_blocks() && !pairs_) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }
   sums_ = passing("sums", sum_, int64_t(b_.tile_m) * b_.tile_n, Space::Register);

@@ -149,8 +149,10 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
   if (many_blocks()) {
     const int64_t line = cost::kCacheLine / size_of(sum_), lines = b_.tile_m * b_.tile_n / line,
                   each = ceil_div(lines, askings);
+    // Sums that go on in registers have been read before the first step: so the next tile's are asked for.
+    const int64_t next = amx_ && pairs_ ? int64_t(b_.tile_m) * b_.tile_n : 0;
     for (int64_t i = 0; i < each; ++i)
-      share.push_back(prefetch(partial_, base + (asking * each + integer(i)) * line, 1));
+      share.push_back(prefetch(partial_, base + integer(next) + (asking * each + integer(i)) * line, 1));
   }
   const auto within = [](const Expr& row, const Expr& total) { return minimum(row, total - integer(1)); };
   const auto term_ahead = [&](const Expr& k) {
@@ -162,6 +164,8 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
          finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(asking, is_last_block()) : asking,
                               askings, [&](const Expr& row) { return lists_rows() ? listed(within(row, m_)) : row; }))
       share.push_back(std::move(s));
+  // Products of bf16 on tiles take so little time that L3 cannot bring an operand's next block meanwhile.
+  if (amx_ && pairs_) return share;
   // Of an operand in runs, finding the line would cost as much as waiting for it.
   if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))
     ask({b_.block_m * b_.tile_m, pack_k_ * each(), spec_.lhs_k_contiguous,

@@ -157,12 +157,20 @@ std::vector<Stmt> ContractionBuilder::sums_in_registers(const TilePosition& p, L
 
 template <class LookAhead>
 Stmt ContractionBuilder::sums_on_tiles(const TilePosition& p, LookAhead ahead) {
-  const Stmt sums = amx_->multiply(p.tile, p.panel, depth_, ahead);
-  if (!many_blocks()) return block({sums, amx_->store_sums(partial_, p.base)});
-  return block({sums, amx_->store_sums(block_sums_, integer(0)),
-                loop(
-                    LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n),
-                    [&](const Expr& at) { return keep(p, p.base + at, nest_.load(block_sums_, at)); }, 4 * b_.lanes)});
+  // bf16 goes on with the sums that blocks of k before this one have left: one chain, in the same order for any depth
+  // of blocks. Sums in parts are added to them: their chains would be six times as long.
+  const bool goes_on = many_blocks() && pairs_, adds = many_blocks() && !pairs_;
+  std::vector<Stmt> body{amx_->zero_sums()};
+  if (goes_on)
+    body.push_back(loop(LoopKind::Serial, "before", cast(apply(Op::Ne, {k_block_, integer(0)}), DType::I64),
+                        [&](const Expr&) { return amx_->load_sums(partial_, p.base); }));
+  body.push_back(amx_->multiply(p.tile, p.panel, depth_, ahead));
+  body.push_back(adds ? amx_->store_sums(block_sums_, integer(0)) : amx_->store_sums(partial_, p.base));
+  if (adds)
+    body.push_back(loop(
+        LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n),
+        [&](const Expr& at) { return keep(p, p.base + at, nest_.load(block_sums_, at)); }, 4 * b_.lanes));
+  return block(std::move(body));
 }
 
 Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, const Expr& panel) {
@@ -171,7 +179,7 @@ Stmt ContractionBuilder::micro_kernel(const Expr& block_tile, const Expr& tile, 
     look_ahead_of_tile(body, block_tile, tile, panel);
   const TilePosition p{
       block_tile, tile, panel,
-      many_blocks() ? ((block_tile + tile) * b_.room_n + panel) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0)};
+      many_blocks() ? (panel * b_.room_m + block_tile + tile) * (int64_t(b_.tile_m) * b_.tile_n) : integer(0)};
   const auto ahead = [&](const Expr& asking) { return look_ahead(block_tile, tile, panel, asking, p.base); };
   if (!amx_) {
     for (Stmt& s : sums_in_registers(p, ahead)) body.push_back(std::move(s));

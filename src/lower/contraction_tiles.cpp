@@ -257,9 +257,7 @@ Expr TileKernel::fits(const Expr& tile, const Expr& panel) const {
 
 Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth,
                           const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
-  std::vector<Stmt> body;
-  for (int sums : sums_) body.push_back(tile_zero(sums));
-  body.push_back(loop_over(nest_, LoopKind::Serial, "step", whole_steps(depth), [&](const Expr& step) {
+  return loop_over(nest_, LoopKind::Serial, "step", whole_steps(depth), [&](const Expr& step) {
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part, int i) {
       return packed_.places_rows
@@ -288,17 +286,30 @@ Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth
     else
       for (const Product& p : kOneProduct) multiply(p);
     return block(std::move(steps));
-  }));
+  });
+}
+
+Stmt TileKernel::zero_sums() const {
+  std::vector<Stmt> body;
+  for (int sums : sums_) body.push_back(tile_zero(sums));
   return block(std::move(body));
 }
 
-Stmt TileKernel::store_sums(int buffer, const Expr& at) const {
+template <class Each>
+Stmt TileKernel::each_sum(const Expr& at, Each each) const {
   std::vector<Stmt> body;
   for (int i = 0; i < down_; ++i)
     for (int j = 0; j < across_; ++j)
-      body.push_back(tile_store(buffer, at + integer(i * kTileSide * b_.tile_n + j * kTileSide), b_.tile_n,
-                                sums_[size_t(i * across_ + j)]));
+      body.push_back(each(sums_[size_t(i * across_ + j)], at + integer(i * kTileSide * b_.tile_n + j * kTileSide)));
   return block(std::move(body));
+}
+
+Stmt TileKernel::load_sums(int buffer, const Expr& at) const {
+  return each_sum(at, [&](int sums, const Expr& first) { return tile_load(sums, buffer, first, b_.tile_n); });
+}
+
+Stmt TileKernel::store_sums(int buffer, const Expr& at) const {
+  return each_sum(at, [&](int sums, const Expr& first) { return tile_store(buffer, first, b_.tile_n, sums); });
 }
 
 }  // namespace trainc::lower

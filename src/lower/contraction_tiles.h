@@ -43,11 +43,14 @@ class TileKernel {
   Stmt pad_panels(const Expr& panels, const Expr& depth);
   /// In parts only: whether `multiply` may be used for this tile of the block and this panel, a bool.
   Expr fits(const Expr& tile, const Expr& panel) const;
-  /// The sums of one tile of the block and one panel, in tile registers; ahead(step) is put in before each step of
-  /// `step()` of k.
+  /// Adds to the sums of one tile of the block and one panel, in tile registers; ahead(step) is put in before each step
+  /// of `step()` of k.
   Stmt multiply(const Expr& tile, const Expr& panel, const Expr& depth,
                 const std::function<std::vector<Stmt>(const Expr& step)>& ahead);
-  /// buffer[at + row * tile_n + column] = sums
+  /// sums = 0
+  Stmt zero_sums() const;
+  /// sums = buffer[at + row * tile_n + column], and the other way round.
+  Stmt load_sums(int buffer, const Expr& at) const;
   Stmt store_sums(int buffer, const Expr& at) const;
 
   int64_t step() const { return (in_parts_ ? 2 : 1) * loop::kTileSide; }
@@ -71,6 +74,8 @@ class TileKernel {
                    const std::function<Expr(int part)>& to);
   Stmt split_along_k(const Expr& tile);
   Stmt place_across_k(const Expr& tile, const Expr& depth);
+  template <class Each>
+  Stmt each_sum(const Expr& at, Each each) const;
   Stmt pad(int buffer, const Expr& depth, int64_t rows, bool along_k);
 
   LoopNest& nest_;

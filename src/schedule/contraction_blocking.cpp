@@ -55,6 +55,7 @@ double step_slots(Tile t, int64_t m, int64_t n, DType dtype, const Target& targe
 }
 
 bool in_parts(Tile t, DType dtype) { return t.amx && dtype == DType::F32; }
+bool pairs_on_tiles(Tile t, DType dtype) { return t.amx && dtype == DType::BF16; }
 int64_t multiplied_bytes(Tile t, DType dtype) { return in_parts(t, dtype) ? 6 : bytes_of(dtype); }
 
 // A block of k that is made of whole runs, or that runs are made of; `otherwise` where there is none as deep as half of
@@ -81,14 +82,12 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
   b.lhs_unpacked = tile.unpacked;
   // 192, in equal blocks: the order of sums that eager's own product was found to use (its error came out equal for k =
   // 256, 768, 3072; deeper blocks lose: 256 1.15 times the error, 384 1.4 times). A rhs panel of 32 f32 columns is then
-  // 24 KiB, and stays in L1d. On tiles a chain of additions has a link for 16 pairs only, and the end of a block costs
-  // more beside its products: bf16 takes twice the depth. f32 in parts takes less, for L1d; but not where one block
-  // does, or where the last one would hold little: partial sums come from L3 for it as well.
+  // 24 KiB, and stays in L1d. On tiles bf16 is one chain of additions, whatever the blocks, with a link for 16 pairs:
+  // its blocks are as deep as L1d has room for. So are those of f32 in parts; but not where one block of the usual
+  // depth does, or where the last one would hold little: partial sums come from L3 for it as well.
   const int64_t last = spec.k % cost::kBlockOfParts;
   const bool shorter = in_parts(tile, dtype) && spec.k > cost::kBlock && (last == 0 || 2 * last >= cost::kBlockOfParts);
-  const int64_t most = shorter                           ? cost::kBlockOfParts
-                       : b.tiles && dtype == DType::BF16 ? cost::kBlockOnTiles
-                                                         : cost::kBlock;
+  const int64_t most = shorter ? cost::kBlockOfParts : pairs_on_tiles(tile, dtype) ? cost::kBlockOnTiles : cost::kBlock;
   const int64_t deep = in_parts(tile, dtype) ? 2 * loop::kTileSide : 16;
   b.k_blocks = std::max<int64_t>(1, ceil_div(spec.k, most));
   b.block_k = round_up(ceil_div(spec.k, b.k_blocks), deep);
@@ -100,7 +99,8 @@ Blocking blocks_of(const ContractionShape& spec, DType dtype, const Target& targ
 
   // The packed lhs block is read once a panel, while the next one is on its way to L2; with the rhs block and the
   // partial sums all should fit.
-  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / cost::kLhsBlockOfL2 /
+  const int64_t part = pairs_on_tiles(tile, dtype) ? cost::kLhsBlockOfL2OnTiles : cost::kLhsBlockOfL2;
+  b.block_m = std::clamp<int64_t>(static_cast<int64_t>(block_m * double(target.caches.l2)) / part /
                                       (b.block_k * multiplied_bytes(tile, dtype) * b.tile_m),
                                   1, ceil_div(spec.m, b.tile_m));
   return b;
@@ -156,6 +156,13 @@ std::vector<Tile> unpacked_tiles(const ContractionShape& spec, DType dtype, cons
   return fit;
 }
 
+// The tiles of bf16 on AMX. The first one has a wide panel, which is worth the room in L1d where rows pass it again and
+// again, in more than one block of k.
+std::span<const Tile> amx_tiles_of(const ContractionShape& spec) {
+  const bool wide = spec.m >= cost::kRowsOfWidePanel && spec.k > cost::kBlockOnTiles;
+  return std::span(cost::kAmxTiles).subspan(wide ? 0 : 1);
+}
+
 // The tile for AMX, where multiplying on tiles takes less time than in vector registers, packing and splitting
 // included. One alone: which blocks of f32 are multiplied by FMAs is a matter of its size, so that variants may not
 // differ in it.
@@ -173,7 +180,7 @@ std::optional<Tile> amx_tile(const ContractionShape& spec, DType dtype, const Ta
                                            : cost::kCopy * double(spec.n)));
   }
   std::optional<Tile> best;
-  for (Tile t : parts ? std::span(&cost::kAmxTileOfParts, 1) : std::span(cost::kAmxTiles)) {
+  for (Tile t : parts ? std::span(&cost::kAmxTileOfParts, 1) : amx_tiles_of(spec)) {
     const double rows = double(round_up(spec.m, t.rows)),
                  columns = double(round_up(spec.n, t.vectors * lanes_of(dtype, target))),
                  split = in_parts(t, dtype) ? cost::kSplit : 0;
@@ -205,6 +212,7 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
                pack_rhs = !tile.amx && leaves_rhs(spec, tile.rows, b.tile_n, element)
                               ? 0
                               : (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
+  const double sums_of_l2 = pairs_on_tiles(tile, dtype) ? cost::kSumsOfL2OnTiles : cost::kSumsOfL2;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
@@ -214,7 +222,7 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits =
-          (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) &&
+          (b.k_blocks == 1 || rows * columns * double(element) <= sums_of_l2 * double(target.caches.l2)) &&
           columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
@@ -295,7 +303,7 @@ Blocking fixed_blocking(const ContractionShape& spec, DType dtype, const Target&
   if (first.room_m == 0 || first.lanes != lanes_of(dtype, target) || (first.tiles && !bf16)) {
     double least = kAny;
     std::vector<Tile> tiles = tiles_for(spec, dtype, target);
-    if (bf16 && target.has_tiles) tiles.insert(tiles.end(), std::begin(cost::kAmxTiles), std::end(cost::kAmxTiles));
+    if (bf16 && target.has_tiles) tiles.insert(tiles.end(), amx_tiles_of(spec).begin(), amx_tiles_of(spec).end());
     for (Tile t : tiles) {
       double cost = 0;
       for (const double scale : cost::kOtherSizes)
