@@ -100,8 +100,6 @@ constexpr int64_t kLhsBlockOfL2OnTiles = 20;
 constexpr double kRhsBlockOfL2 = 2;
 // Partial sums of a task may take so many times the target's L2: they are asked for long before they are read.
 constexpr double kSumsOfL2 = 2;
-// The same of bf16 on AMX tiles, where packing takes a larger part of the time, and large tasks pack less.
-constexpr double kSumsOfL2OnTiles = 4;
 // Rows, and columns, of a task at most.
 constexpr int64_t kLargestTask = 2048;
 // Cores that tasks are made for where the target has fewer.

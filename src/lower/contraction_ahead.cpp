@@ -164,7 +164,7 @@ std::vector<Stmt> ContractionBuilder::look_ahead(const Expr& block_tile, const E
          finish_ahead_->share(finish_row_, finish_column_, many_blocks() ? product(asking, is_last_block()) : asking,
                               askings, [&](const Expr& row) { return lists_rows() ? listed(within(row, m_)) : row; }))
       share.push_back(std::move(s));
-  // Products of bf16 on tiles take so little time that L3 cannot bring an operand's next block meanwhile.
+  // Products of bf16 on tiles take so little time that memory cannot bring an operand's next block meanwhile.
   if (amx_ && pairs_) return share;
   // Of an operand in runs, finding the line would cost as much as waiting for it.
   if (spec_.lhs_run == 0 && (more_tasks() || b_.k_blocks > 1 || m_blocks_ > 1))

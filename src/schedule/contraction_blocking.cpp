@@ -212,7 +212,6 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
                pack_rhs = !tile.amx && leaves_rhs(spec, tile.rows, b.tile_n, element)
                               ? 0
                               : (spec.rhs_k_contiguous ? cost::kTranspose : cost::kCopy) + split;
-  const double sums_of_l2 = pairs_on_tiles(tile, dtype) ? cost::kSumsOfL2OnTiles : cost::kSumsOfL2;
   double best = std::numeric_limits<double>::infinity();
   for (int64_t tm = 1; tm <= std::min<int64_t>(tiles, cost::kLargestTask / b.tile_m + 1); ++tm) {
     const int64_t m_tasks = ceil_div(tiles, tm);
@@ -222,7 +221,7 @@ CostedBlocking choose_tasks(const ContractionShape& spec, DType dtype, const Tar
       if (ceil_div(panels, n_tasks) != tn) continue;
       const double rows = double(tm * b.tile_m), columns = double(tn * b.tile_n);
       const bool fits =
-          (b.k_blocks == 1 || rows * columns * double(element) <= sums_of_l2 * double(target.caches.l2)) &&
+          (b.k_blocks == 1 || rows * columns * double(element) <= cost::kSumsOfL2 * double(target.caches.l2)) &&
           columns * double(b.block_k * multiplied_bytes(tile, dtype)) <= double(target.caches.l2) / cost::kRhsBlockOfL2;
       if (!fits && (tm > 1 || tn > 1)) continue;
       const double work = double(spec.k) * (rows * columns * slots + rows * pack_lhs + columns * pack_rhs);
