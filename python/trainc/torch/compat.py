@@ -147,26 +147,6 @@ def import_beforehand() -> None:
 import_beforehand()
 
 
-# What PyTorch leaves to oneMKL's vector functions, of float32 and of float64.
-VECTOR_FUNCTIONS = (
-    "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "sin", "sqrt", "tan",
-    "tanh", "trunc",
-)  # fmt: skip
-
-
-def call_vector_functions() -> None:
-    """Calls each of these once, in one thread. oneMKL chooses a function's code at its first call; when two threads of one
-    operation make that call, one may compute its half of the tensor by code of low accuracy (relative errors of 1e-4), once in a
-    process (pytorch/pytorch#188792). Nothing of ours is hit by it but what we leave to PyTorch, and what we are compared with."""
-    for dtype in (torch.float32, torch.float64):
-        one = torch.full((1,), 0.5, dtype=dtype, device="cpu")
-        for name in VECTOR_FUNCTIONS:
-            getattr(torch, name)(one)
-
-
-call_vector_functions()
-
-
 # -- what trainc replaces for the time of a trace (patches.patched) -----------------------------------------------------------
 
 

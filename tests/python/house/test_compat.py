@@ -95,24 +95,6 @@ def test_what_the_tracer_imports_is_there_before_a_program_runs():
     assert "torch._inductor.compiler_bisector" in sys.modules and before == dict(os.environ)
 
 
-def test_vector_functions_are_called_once_in_one_thread():
-    """The race itself was seen once in 1,500 processes; so the test asks for what forbids it."""
-    called = set()
-
-    class Calls(compat.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func not in (torch.ops.aten.full.default, torch.ops.aten.fill_.Scalar):
-                assert args[0].numel() == 1
-                called.add((func, args[0].dtype))
-            return func(*args, **(kwargs or {}))
-
-    with Calls():
-        compat.call_vector_functions()
-    for name in compat.VECTOR_FUNCTIONS:
-        for dtype in (torch.float32, torch.float64):
-            assert (getattr(torch.ops.aten, name).default, dtype) in called
-
-
 def test_what_a_trace_refuses_is_logged_there(monkeypatch):
     said = []
     monkeypatch.setattr(compat.fake_tensor.log, "exception", lambda *args: said.append(args))
