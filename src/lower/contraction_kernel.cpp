@@ -162,7 +162,7 @@ Stmt ContractionBuilder::sums_on_tiles(const TilePosition& p, LookAhead ahead) {
   const bool goes_on = many_blocks() && pairs_, adds = many_blocks() && !pairs_;
   std::vector<Stmt> body{amx_->zero_sums()};
   if (goes_on)
-    body.push_back(loop(LoopKind::Serial, "before", cast(apply(Op::Ne, {k_block_, integer(0)}), DType::I64),
+    body.push_back(loop(LoopKind::Serial, "before", cast(has_partial(p.block_tile + p.tile, p.panel), DType::I64),
                         [&](const Expr&) { return amx_->load_sums(partial_, p.base); }));
   body.push_back(amx_->multiply(p.tile, p.panel, depth_, ahead));
   body.push_back(adds ? amx_->store_sums(block_sums_, integer(0)) : amx_->store_sums(partial_, p.base));

@@ -233,8 +233,6 @@ TEST(ContractionBf16, TilesWhereTheyAreWorthIt) {
   EXPECT_FALSE(on_tiles(25, 49, 0));
 }
 
-bool on_tiles(const LoopNest& nest) { return print(nest).find("tiledot") != std::string::npos; }
-
 // Of kernels that shapes share: whatever the sizes are, on tiles if the first ones are.
 TEST(ContractionBf16, FixedBlockings) {
   const CacheSizes tiny{.l1d = 1 << 10, .l2 = 16 << 10, .l3 = 1 << 18};

@@ -121,6 +121,9 @@ inline loop::LoopNest plain_gemm(const GemmCase& c, CpuLevel level, const CacheS
   return nest;
 }
 
+/// Whether it multiplies on AMX tiles.
+inline bool on_tiles(const loop::LoopNest& nest) { return print(nest).find("tiledot") != std::string::npos; }
+
 template <class T>
 Guarded random_array(int64_t count, unsigned seed) {
   Guarded memory(count * sizeof(T));

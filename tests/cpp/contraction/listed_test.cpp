@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -106,8 +107,6 @@ struct Problem {
     EXPECT_EQ(bad, 0);
   }
 };
-
-bool on_tiles(const LoopNest& nest) { return print(nest).find("tiledot") != std::string::npos; }
 
 std::string describe(CpuLevel level, const Problem& p, Kind kind) {
   return std::string(name_of(level)) + " " + std::to_string(p.gemm.m) + "x" + std::to_string(p.gemm.n) + "x" +

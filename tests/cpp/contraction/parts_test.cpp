@@ -37,8 +37,6 @@ LoopNest nest_of(const GemmCase& c, const CacheSizes& cache, bool in_parts = tru
   verify(nest);
   return nest;
 }
-bool on_tiles(const LoopNest& nest) { return print(nest).find("tiledot") != std::string::npos; }
-
 struct Operands {
   std::vector<float> lhs, rhs;
   Operands(const GemmCase& c, double spread = 0) : lhs(size_t(c.batch * c.m * c.k)), rhs(size_t(c.batch * c.n * c.k)) {
