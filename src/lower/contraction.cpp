@@ -41,7 +41,7 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
       packed_(pairs_ ? DType::I32 : dtype),
       sum_(pairs_ ? DType::F32 : dtype),
       b_(blocking),
-      pack_k_(!spec.fixed_blocking ? b_.block_k
+      pack_k_(!spec.fixed_blocking ? (b_.tiles ? round_up(b_.block_k, kTileSide) : b_.block_k)
               : b_.tiles           ? cost::kBlockOnTiles
                                    : cost::kBlock),
       stage_k_(std::min(cost::kStagedSteps, pack_k_)),
@@ -78,9 +78,11 @@ ContractionBuilder::ContractionBuilder(LoopNest& nest, const ContractionSpec& sp
     to.numel = std::max(to.numel, b_.task_m * b_.tile_m * spec.sums_block.pitch);
   }
   if (b_.tiles) {
-    require(part_ == Part::None, "part of a nest on AMX tiles");
-    amx_.emplace(nest_, b_, PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(), lhs_pitch_}, !pairs_,
-                 pack_k_, spec.fixed_blocking || lists_terms() ? -1 : spec.k);
+    const bool any_k = part_ != Part::None || spec.fixed_blocking || lists_terms();
+    amx_.emplace(nest_, b_,
+                 PackedOperands{lhs_, rhs_, spec.lhs_k_contiguous, places_rows(),
+                                lhs_in_block() ? spec.lhs_block.pitch / each() : lhs_pitch_, part_ != Part::None},
+                 !pairs_, pack_k_, any_k ? -1 : spec.k);
     if (many_blocks() && !pairs_) block_sums_ = scratch("block_sums", sum_, int64_t(b_.tile_m) * b_.tile_n);
     if (pairs_) return;
   }
@@ -223,13 +225,6 @@ Stmt ContractionBuilder::multiply(const Expr& m_block) {
           });
         }));
   return block(std::move(body));
-}
-
-int ContractionBuilder::passing(const char* name, DType dtype, int64_t numel, Space space) {
-  for (size_t i = 0; i < nest_.buffers.size() && part_ != Part::None; ++i)
-    if (Buffer& b = nest_.buffers[i]; b.name == name && b.dtype == dtype && b.space == space)
-      return b.numel = std::max(b.numel, numel), static_cast<int>(i);
-  return nest_.add_buffer({name, dtype, numel, space, true});
 }
 
 bool ContractionBuilder::lhs_in_block() const {

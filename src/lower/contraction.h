@@ -91,8 +91,8 @@ struct Extents { Expr m, n, k; };
 
 /// A contraction as part of a nest that the caller writes around it: its statements run once a parallel iteration or
 /// more often, keep what they pack in scratch of their own, and ask for nothing ahead. Sums are those of
-/// build_contraction, bit for bit, where k is not cut otherwise (with tiles those of a target without: parts are not
-/// made on tiles).
+/// build_contraction, bit for bit, where k is not cut otherwise and both are made on tiles or neither is: parts of bf16
+/// are wherever the target has tiles, parts of f32 never.
 class ContractionPart {
  public:
   /// `k_block` 0: m is a block of rows, whose coordinate the spec's functions are given; the same rhs serves all

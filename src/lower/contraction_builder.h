@@ -125,9 +125,10 @@ class ContractionBuilder {
     return spec_.lhs_k_contiguous ? row * lhs_pitch_ + k : k * lhs_pitch_ + row;
   }
   int64_t rhs_block() const { return (in_parts() ? 1 : b_.room_n) * pack_k_ * b_.tile_n; }  // elements
+  // Of a part all blocks of the rhs are packed: where this one begins.
+  Expr rhs_begin() const { return part_ == Part::Rows ? k_block_ * rhs_block() : integer(0); }
   Expr rhs_index(const Expr& panel, const Expr& k, const Expr& column) const {
-    const Expr at = (in_parts() ? k : panel * pack_k_ + k) * b_.tile_n + column;
-    return part_ == Part::Rows ? k_block_ * rhs_block() + at : at;
+    return rhs_begin() + (in_parts() ? k : panel * pack_k_ + k) * b_.tile_n + column;
   }
   // min(index, total - 1), or the index itself where tiles divide the total.
   static Expr clamp(const Expr& index, const Expr& total, int tile) {
@@ -170,7 +171,9 @@ class ContractionBuilder {
   int scratch(const char* name, DType dtype, int64_t numel) {
     return nest_.add_buffer({name, dtype, numel, Space::Scratch, true});
   }
-  int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch);
+  int passing(const char* name, DType dtype, int64_t numel, Space space = Space::Scratch) {
+    return own_buffer(nest_, name, dtype, numel, space, part_ != Part::None);
+  }
   bool lhs_in_block() const;
   bool sums_in_block() const;
   // Tiles of an m block: all, unless the last block of a task, or the last task, is short.
@@ -215,6 +218,10 @@ class ContractionBuilder {
   // sums += lhs column * rhs row, at one k; lhs(row) is its element
   template <class Lhs>
   Stmt outer_product(const TilePosition& at_tile, const Expr& k, Lhs lhs);
+  // Of what the micro-kernel for tiles multiplies.
+  OperandsBegin operands_begin() const {
+    return {lhs_in_block() && part_ == Part::Rows ? first_k_ : integer(0), rhs_begin()};
+  }
   /// Whether blocks of k before this one have left a sum.
   Expr has_partial(const Expr& tile, const Expr& panel) const;
   // partial[at] = sum, or that added to what the k blocks before have left there.

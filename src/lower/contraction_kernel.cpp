@@ -163,9 +163,15 @@ Stmt ContractionBuilder::sums_on_tiles(const TilePosition& p, LookAhead ahead) {
   std::vector<Stmt> body{amx_->zero_sums()};
   if (goes_on)
     body.push_back(loop(LoopKind::Serial, "before", cast(has_partial(p.block_tile + p.tile, p.panel), DType::I64),
-                        [&](const Expr&) { return amx_->load_sums(partial_, p.base); }));
-  body.push_back(amx_->multiply(p.tile, p.panel, depth_, ahead));
-  body.push_back(adds ? amx_->store_sums(block_sums_, integer(0)) : amx_->store_sums(partial_, p.base));
+                        [&](const Expr&) { return amx_->load_sums(partial_, p.base, b_.tile_n); }));
+  body.push_back(
+      amx_->multiply(lhs_in_block() ? p.block_tile + p.tile : p.tile, p.panel, depth_, ahead, operands_begin()));
+  if (sums_in_block()) {
+    const auto& [to, pitch, granule] = spec_.sums_block;
+    body.push_back(amx_->store_sums(to, (p.block_tile + p.tile) * (b_.tile_m * pitch) + p.panel * b_.tile_n, pitch));
+    return block(std::move(body));
+  }
+  body.push_back(amx_->store_sums(adds ? block_sums_ : partial_, adds ? integer(0) : p.base, b_.tile_n));
   if (adds)
     body.push_back(loop(
         LoopKind::Vector, "sum", integer(int64_t(b_.tile_m) * b_.tile_n),

@@ -65,7 +65,13 @@ Stmt ContractionBuilder::zeros(int buffer, const Expr& count, Index index) {
 }
 
 Stmt ContractionBuilder::pack_lhs_block(const Expr& first_tile, const Expr& tiles) {
-  if (spec_.k == 0 || lhs_in_block() || b_.lhs_unpacked) return block({});
+  if (spec_.k == 0 || b_.lhs_unpacked) return block({});
+  if (lhs_in_block()) {
+    if (!amx_) return block({});
+    OperandsBegin begin = operands_begin();
+    begin.lhs = begin.lhs + first_tile * (b_.tile_m * spec_.lhs_block.pitch / each());
+    return amx_->pad_rows(tiles, depth_, begin);
+  }
   if (places_rows())
     return loop(LoopKind::Serial, "tile", tiles, [&](const Expr& tile) {
       return block({pack_lhs(first_tile + tile, integer(1)), amx_->place_rows(tile, depth_)});
@@ -131,7 +137,7 @@ Stmt ContractionBuilder::pack_rhs_block() {
                     : loop(LoopKind::Serial, "k", depth_, [&](const Expr& k) {
                         return panels([&](const Expr& panel) { return pack_row_of_panel(panel, k); });
                       });
-  return amx_ ? block({packed, amx_->pad_panels(panels_, depth_)}) : packed;
+  return amx_ ? block({packed, amx_->pad_panels(panels_, depth_, operands_begin())}) : packed;
 }
 
 Stmt ContractionBuilder::pack_panel(const Expr& panel) {

@@ -51,10 +51,10 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOpe
     lhs_range_ = scratch("lhs_range", DType::F32, 2 * b_.block_m);
     rhs_range_ = scratch("rhs_range", DType::F32, 2 * b_.task_n);
   }
-  const auto tile = [&](const char* name, DType dtype) {
-    return nest_.add_buffer({name, dtype, kSquare, Space::Tile, true});
+  const auto tile = [&](const std::string& name, DType dtype) {
+    return own_buffer(nest_, name, dtype, kSquare, Space::Tile, packed.of_part);
   };
-  for (int i = 0; i < down_ * across_; ++i) sums_.push_back(tile("tile_sums", DType::F32));
+  for (int i = 0; i < down_ * across_; ++i) sums_.push_back(tile("tile_sums" + std::to_string(i), DType::F32));
   // One register for each operand: a load takes less time than a product, and with another program on the core's second
   // hardware thread, products of all eight registers take three times what they take alone, of three 1.8 times.
   lhs_register_ = tile("tile_lhs", DType::I32);
@@ -62,7 +62,7 @@ TileKernel::TileKernel(LoopNest& nest, const Blocking& blocking, const PackedOpe
 }
 
 int TileKernel::scratch(const char* name, DType dtype, int64_t numel) {
-  return nest_.add_buffer({name, dtype, numel, Space::Scratch, true});
+  return own_buffer(nest_, name, dtype, numel, Space::Scratch, packed_.of_part);
 }
 
 // --- preparing
@@ -213,23 +213,26 @@ Stmt TileKernel::place_panel(const Expr& panel, const Expr& depth) {
        })});
 }
 
-Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth) {
+Stmt TileKernel::pad_rows(const Expr& tiles, const Expr& depth, const OperandsBegin& begin) {
   if (fills(step())) return block({});
   return loop_over(nest_, LoopKind::Serial, "row", tiles * b_.tile_m, [&](const Expr& row) {
     return loop_over(
         nest_, LoopKind::Vector, "k", missing(depth) * 2,
-        [&](const Expr& k) { return store(lhs_, (row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16)); },
+        [&](const Expr& k) {
+          return store(lhs_, (begin.lhs + row * packed_.lhs_pitch + depth) * 2 + k, real(0, DType::BF16));
+        },
         2 * b_.lanes);
   });
 }
 
-Stmt TileKernel::pad_panels(const Expr& panels, const Expr& depth) {
+Stmt TileKernel::pad_panels(const Expr& panels, const Expr& depth, const OperandsBegin& begin) {
   if (fills(step())) return block({});
   return loop_over(nest_, LoopKind::Serial, "panel", panels, [&](const Expr& panel) {
     return loop_over(
         nest_, LoopKind::Vector, "rest", missing(depth) * b_.tile_n,
         [&](const Expr& i) {
-          return store(rhs_, rhs_tile(panel, integer(0), 0) + depth * b_.tile_n + i, integer(0, DType::I32));
+          return store(rhs_, begin.rhs + rhs_tile(panel, integer(0), 0) + depth * b_.tile_n + i,
+                       integer(0, DType::I32));
         },
         b_.lanes);
   });
@@ -256,18 +259,21 @@ Expr TileKernel::fits(const Expr& tile, const Expr& panel) const {
 // --- multiplying
 
 Stmt TileKernel::multiply(const Expr& tile, const Expr& panel, const Expr& depth,
-                          const std::function<std::vector<Stmt>(const Expr& step)>& ahead) {
+                          const std::function<std::vector<Stmt>(const Expr& step)>& ahead, const OperandsBegin& begin) {
   return loop_over(nest_, LoopKind::Serial, "step", whole_steps(depth), [&](const Expr& step) {
     std::vector<Stmt> steps = ahead(step);
     const auto load_lhs = [&](int part, int i) {
       return packed_.places_rows
                  ? tile_load(lhs_register_, lhs_, lhs_tile(tile, step, part, integer(i)), kTileSide * elements_)
                  : tile_load(lhs_register_, lhs_,
-                             ((tile * b_.tile_m + integer(i * kTileSide)) * packed_.lhs_pitch + step * kTileSide) * 2,
+                             (begin.lhs + (tile * b_.tile_m + integer(i * kTileSide)) * packed_.lhs_pitch +
+                              step * kTileSide) *
+                                 2,
                              packed_.lhs_pitch * 2);
     };
     const auto load_rhs = [&](int part, int j) {
-      return tile_load(rhs_register_, rhs_, rhs_tile(panel, step, part) + integer(j * kTileSide), b_.tile_n);
+      return tile_load(rhs_register_, rhs_, begin.rhs + rhs_tile(panel, step, part) + integer(j * kTileSide),
+                       b_.tile_n);
     };
     // What the two registers hold: part and place.
     std::pair<int, int> lhs_held{-1, -1}, rhs_held{-1, -1};
@@ -296,20 +302,20 @@ Stmt TileKernel::zero_sums() const {
 }
 
 template <class Each>
-Stmt TileKernel::each_sum(const Expr& at, Each each) const {
+Stmt TileKernel::each_sum(const Expr& at, int64_t pitch, Each each) const {
   std::vector<Stmt> body;
   for (int i = 0; i < down_; ++i)
     for (int j = 0; j < across_; ++j)
-      body.push_back(each(sums_[size_t(i * across_ + j)], at + integer(i * kTileSide * b_.tile_n + j * kTileSide)));
+      body.push_back(each(sums_[size_t(i * across_ + j)], at + integer(i * kTileSide * pitch + j * kTileSide)));
   return block(std::move(body));
 }
 
-Stmt TileKernel::load_sums(int buffer, const Expr& at) const {
-  return each_sum(at, [&](int sums, const Expr& first) { return tile_load(sums, buffer, first, b_.tile_n); });
+Stmt TileKernel::load_sums(int buffer, const Expr& at, int64_t pitch) const {
+  return each_sum(at, pitch, [&](int sums, const Expr& first) { return tile_load(sums, buffer, first, pitch); });
 }
 
-Stmt TileKernel::store_sums(int buffer, const Expr& at) const {
-  return each_sum(at, [&](int sums, const Expr& first) { return tile_store(buffer, first, b_.tile_n, sums); });
+Stmt TileKernel::store_sums(int buffer, const Expr& at, int64_t pitch) const {
+  return each_sum(at, pitch, [&](int sums, const Expr& first) { return tile_store(buffer, first, pitch, sums); });
 }
 
 }  // namespace trainc::lower

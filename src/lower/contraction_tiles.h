@@ -20,7 +20,12 @@ struct PackedOperands {
   bool lhs_along_k = true;  // lhs: [row][k], of bf16 as such; or [k][row]
   bool places_rows = true;  // f32 and rows along vectors; else tiles are loaded from the rows as they are packed
   int64_t lhs_pitch = 0;    // from a row, or a k, to the next: without a gap where rows are placed
+  bool of_part = false;     // buffers and registers are shared with the other parts of the nest
 };
+
+/// Where the blocks of operands begin in their buffers, in pairs: of a part the rhs has all blocks of k in one, and the
+/// lhs may be where the caller keeps it.
+struct OperandsBegin { Expr lhs = loop::integer(0), rhs = loop::integer(0); };
 
 /// sums = lhs . rhs, by tiles of 16 x 16 sums. bf16 operands are multiplied as they are. f32 operands are split, a = a1
 /// + a2 + a3 with each part in bf16, and six products stand for a * b: 11, 12, 21, 22, 13, 31. What is left out is
@@ -37,21 +42,21 @@ class TileKernel {
   /// after the other as they are multiplied, so that what comes from L2 is a stream.
   Stmt place_rows(const Expr& tile, const Expr& depth);
   /// bf16 along k is loaded as it is packed: zeros up to a whole tile in the rows of so many tiles.
-  Stmt pad_rows(const Expr& tiles, const Expr& depth);
+  Stmt pad_rows(const Expr& tiles, const Expr& depth, const OperandsBegin& = {});
   /// The same for the rhs: in parts, the panel that is packed as the block's `panel`; bf16, zeros in the panels.
   Stmt place_panel(const Expr& panel, const Expr& depth);
-  Stmt pad_panels(const Expr& panels, const Expr& depth);
+  Stmt pad_panels(const Expr& panels, const Expr& depth, const OperandsBegin& = {});
   /// In parts only: whether `multiply` may be used for this tile of the block and this panel, a bool.
   Expr fits(const Expr& tile, const Expr& panel) const;
   /// Adds to the sums of one tile of the block and one panel, in tile registers; ahead(step) is put in before each step
   /// of `step()` of k.
   Stmt multiply(const Expr& tile, const Expr& panel, const Expr& depth,
-                const std::function<std::vector<Stmt>(const Expr& step)>& ahead);
+                const std::function<std::vector<Stmt>(const Expr& step)>& ahead, const OperandsBegin& = {});
   /// sums = 0
   Stmt zero_sums() const;
-  /// sums = buffer[at + row * tile_n + column], and the other way round.
-  Stmt load_sums(int buffer, const Expr& at) const;
-  Stmt store_sums(int buffer, const Expr& at) const;
+  /// sums = buffer[at + row * pitch + column], and the other way round.
+  Stmt load_sums(int buffer, const Expr& at, int64_t pitch) const;
+  Stmt store_sums(int buffer, const Expr& at, int64_t pitch) const;
 
   int64_t step() const { return (in_parts_ ? 2 : 1) * loop::kTileSide; }
 
@@ -75,7 +80,7 @@ class TileKernel {
   Stmt split_along_k(const Expr& tile);
   Stmt place_across_k(const Expr& tile, const Expr& depth);
   template <class Each>
-  Stmt each_sum(const Expr& at, Each each) const;
+  Stmt each_sum(const Expr& at, int64_t pitch, Each each) const;
   Stmt pad(int buffer, const Expr& depth, int64_t rows, bool along_k);
 
   LoopNest& nest_;

@@ -425,11 +425,7 @@ class MatmulChain {
 
 LoweredKernel lower_matmul_chain(const Schedule& schedule, const Group& group, const LoweringOptions& options,
                                  const NodeRemarks& remarks) {
-  LoweringOptions in_vectors = options;
-  // Parts are not made on tiles, and CPUs that have them multiply pairs of bf16 in vectors at half the rate of FMAs
-  // (docs/contraction.md).
-  if (options.target.has_tiles) in_vectors.target.has_tiles = in_vectors.target.has_bf16_dot = false;
-  return MatmulChain(schedule, group, in_vectors, remarks).run();
+  return MatmulChain(schedule, group, options, remarks).run();
 }
 
 }  // namespace trainc::lower

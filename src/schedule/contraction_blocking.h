@@ -56,7 +56,8 @@ Blocking choose_blocking(const ContractionShape&, DType, const Target&, int vari
 /// matter of its sizes.
 Blocking fixed_blocking(const ContractionShape&, DType, const Target&, Blocking& first);
 
-/// All of m and n in one task, not on AMX tiles; blocks of `block_k` where that is not 0.
+/// All of m and n in one task; blocks of `block_k` where that is not 0. Of bf16 on AMX tiles where the target has them,
+/// of f32 never.
 Blocking block_part(const ContractionShape&, DType, const Target&, int64_t block_k);
 
 /// The largest tile that still gives every multiprocessor a block and throws little away; else the smallest.

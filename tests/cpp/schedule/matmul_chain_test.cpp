@@ -19,7 +19,9 @@ const lower::LoweringOptions kLowerings[] = {
     {cpu_target(CpuLevel::Avx512)},
     {cpu_target(CpuLevel::Avx512Bf16, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})},
     // small caches: many blocks
-    {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})}};
+    {cpu_target(CpuLevel::Avx2, {.l1d = 1 << 10, .l2 = 4 << 10, .l3 = 1 << 18})},
+    {cpu_target(CpuLevel::Amx)},
+    {cpu_target(CpuLevel::Amx, {.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18})}};
 
 int64_t chains_in(const Schedule& s) {
   return std::count_if(s.groups.begin(), s.groups.end(),
@@ -38,7 +40,8 @@ bool same(double a, double b, double tolerance, double scale) {
 }
 
 /// The chains' results are those of separate kernels, bit for bit; those whose sum runs over the rows (all but the
-/// first) have another order.
+/// first) have another order. So have those of either where there are tiles: chains multiply bf16 on them and f32 by
+/// FMAs, separate kernels as their sizes have it.
 void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::LoweringOptions& lowering, bool special) {
   const Graph graph = prepare(testing::attention_graph(c));
   SCOPED_TRACE("seed " + std::to_string(seed) + " " + lowering.target.cpu + "\n" + print(graph));
@@ -52,15 +55,15 @@ void expect_same(const testing::AttentionCase& c, uint64_t seed, const lower::Lo
   for (const std::string& finding : fused.findings) ADD_FAILURE() << finding;
   ASSERT_EQ(fused.outputs.size(), apart.outputs.size());
   for (size_t o = 0; o < fused.outputs.size(); ++o) {
-    const bool over_rows = o > 0;
+    const bool other_order = o > 0 || lowering.target.has_tiles;
     double scale = 1;
     for (double v : apart.outputs[o].f) scale = std::isfinite(v) ? std::max(scale, std::abs(v)) : scale;
     for (int64_t i = 0; i < fused.outputs[o].type.numel(); ++i) {
       const double a = fused.outputs[o].f[i], b = apart.outputs[o].f[i];
       ASSERT_TRUE(same(a, b,
-                       !over_rows ? 0
-                       : c.bf16   ? 2e-2
-                                  : 1e-5,
+                       !other_order ? 0
+                       : c.bf16     ? 2e-2
+                                    : 1e-5,
                        scale))
           << "output " << o << " element " << i << ": " << a << ", not " << b;
     }
@@ -71,6 +74,25 @@ TEST(MatmulChain, ComputesWhatSeparateKernelsCompute) {
   for (uint64_t seed = 1; seed <= 90 && !HasFailure(); ++seed)
     expect_same(testing::random_attention_case(seed), seed, kLowerings[seed % std::size(kLowerings)],
                 seed % 5 == 0 && !testing::random_attention_case(seed).causal);
+}
+
+// bf16 goes on AMX tiles: more than a tile, a step or a block of k of each size, and some that are no whole ones.
+TEST(MatmulChain, MultipliesOnTiles) {
+  struct Sizes { int64_t rows, columns, width; };
+  for (const auto& [rows, columns, width] : {Sizes{70, 70, 40}, {40, 300, 16}, {33, 47, 65}})
+    for (int which = 0; which < 8 && !HasFailure(); ++which) {
+      testing::AttentionCase c{.batch = 1, .heads = 8, .groups = 8, .rows = rows, .columns = columns, .width = width};
+      c.bf16 = true, c.backward = which & 1, c.causal = which & 2, c.transposed_rhs = which & 4;
+      c.diagonal = std::max<int64_t>(0, columns - rows);
+      const lower::LoweringOptions lowering{cpu_target(
+          CpuLevel::Amx, which & 4 ? CacheSizes{.l1d = 1 << 10, .l2 = 8 << 10, .l3 = 1 << 18} : CacheSizes{})};
+      expect_same(c, static_cast<uint64_t>(which), lowering, false);
+      const Graph graph = prepare(testing::attention_graph(c));
+      const Schedule s = make_schedule(graph, true);
+      for (const Group& g : s.groups)
+        if (g.kind == GroupKind::MatmulChain)
+          EXPECT_EQ(loop::print(lower::lower(graph, s, g, lowering)[0].nest).find(" fma("), std::string::npos);
+    }
 }
 
 TEST(MatmulChain, WritesItsResultsAsTheyAreRead) {
