@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "runtime/operation.h"
 #include "runtime/poison.h"
 #include "runtime/short_lock.h"
+#include "support/bytes.h"
 #include "support/dump.h"
 #include "support/error.h"
 #include "support/failure.h"
@@ -143,8 +143,7 @@ struct CpuExecutable::Impl {
           break;
         case plan::StepKind::Extern:
           gather(run.pointers, step, run.arguments[i]);
-          run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners,
-                     [](void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); });
+          run_extern(plan, step, call, run.arguments[i], run.pointers, run.owners, copy_bytes);
           break;
         case plan::StepKind::Product:
           throw InternalError(step.name + ": a product of the vendor's library in a plan for the CPU");

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "runtime/arena.h"
 #include "runtime/cpu_device.h"
 #include "runtime/short_lock.h"
+#include "support/bytes.h"
 #include "support/error.h"
 
 namespace trainc::runtime {
@@ -81,12 +81,8 @@ std::shared_ptr<void> HostMemory::allocate(int64_t bytes) const {
   const auto memory = std::make_shared<AlignedMemory>(std::max<int64_t>(bytes, 1));
   return {memory, memory->data()};
 }
-void HostMemory::copy_in(void* device, const void* host, int64_t bytes) const {
-  std::memcpy(device, host, static_cast<size_t>(bytes));
-}
-void HostMemory::copy_out(void* host, const void* device, int64_t bytes) const {
-  std::memcpy(host, device, static_cast<size_t>(bytes));
-}
+void HostMemory::copy_in(void* device, const void* host, int64_t bytes) const { copy_bytes(device, host, bytes); }
+void HostMemory::copy_out(void* host, const void* device, int64_t bytes) const { copy_bytes(host, device, bytes); }
 
 std::shared_ptr<const Device> device(const std::string& name) {
   const size_t colon = name.find(':');

@@ -8,6 +8,7 @@
 
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/driver.h"
+#include "support/bytes.h"
 #include "support/error.h"
 
 namespace trainc::runtime::cuda {
@@ -38,11 +39,11 @@ uint32_t* NullDriver::allocate_status(int64_t words) {
 void NullDriver::release_status(uint32_t* p) { release(p); }
 void NullDriver::load_data(void* device, const void* host, int64_t bytes) {
   calls.push_back(fmt::format("load {} bytes", bytes));
-  std::memcpy(device, host, static_cast<size_t>(bytes));
+  copy_bytes(device, host, bytes);
 }
 void NullDriver::read_data(void* host, const void* device, int64_t bytes) {
   calls.push_back(fmt::format("read {} bytes", bytes));
-  std::memcpy(host, device, static_cast<size_t>(bytes));
+  copy_bytes(host, device, bytes);
 }
 void NullDriver::synchronize() { calls.push_back("wait"); }
 void NullDriver::drain() noexcept { calls.push_back("wait"); }
@@ -51,7 +52,7 @@ void NullDriver::order(Stream before, Stream next) {
 }
 void NullDriver::copy_in(void* device, const void* host, int64_t bytes, Stream) {
   calls.push_back(fmt::format("copy in {} bytes", bytes));
-  std::memcpy(device, host, static_cast<size_t>(bytes));
+  copy_bytes(device, host, bytes);
 }
 void NullDriver::copy(void*, const void*, int64_t bytes, Stream) {
   calls.push_back(fmt::format("copy {} bytes", bytes));

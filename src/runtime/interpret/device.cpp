@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <list>
 #include <set>
 
@@ -14,6 +13,7 @@
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/driver.h"
 #include "runtime/interpret/run_nest.h"
+#include "support/bytes.h"
 #include "support/error.h"
 #include "support/failure.h"
 
@@ -79,9 +79,7 @@ class InterpretedExecutable : public Executable {
       case plan::StepKind::Extern: {
         std::vector<void*> inputs;
         for (int b : step.arguments) inputs.push_back(run.pointers[b]);
-        run_extern(plan(), step, call, inputs, run.pointers, run.owners, [](void* to, const void* from, int64_t bytes) {
-          std::memcpy(to, from, static_cast<size_t>(bytes));
-        });
+        run_extern(plan(), step, call, inputs, run.pointers, run.owners, copy_bytes);
         break;
       }
       case plan::StepKind::Random:

@@ -1,9 +1,8 @@
 #include "runtime/interpret/driver.h"
 
-#include <cstring>
-
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/interpret/run_nest.h"
+#include "support/bytes.h"
 
 namespace trainc::runtime::interpreted {
 
@@ -27,11 +26,11 @@ void InterpretedDriver::unload(Function f) {
 }
 void InterpretedDriver::copy_in(void* device, const void* host, int64_t bytes, Stream stream) {
   streams.insert(stream);
-  std::memcpy(device, host, static_cast<size_t>(bytes));
+  copy_bytes(device, host, bytes);
 }
 void InterpretedDriver::copy(void* to, const void* from, int64_t bytes, Stream stream) {
   streams.insert(stream);
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  copy_bytes(to, from, bytes);
 }
 
 void InterpretedDriver::launch(const Launch& l, Stream stream) {
