@@ -9,14 +9,16 @@
 #include "passes/channels_last.h"
 #include "passes/rewrite.h"
 #include "passes/rules.h"
+#include "passes/scale_products.h"
 #include "passes/turn_products.h"
 #include "support/dump.h"
 
 namespace trainc {
 
 std::span<const std::string_view> optional_passes() {
-  static constexpr std::string_view kNames[] = {"remove_dead",   "channels_last", "simplify",     "turn_products",
-                                                "join_products", "chunk_rows",    "pad_products", "framework_calls"};
+  static constexpr std::string_view kNames[] = {"remove_dead",    "channels_last", "simplify",
+                                                "scale_products", "turn_products", "join_products",
+                                                "chunk_rows",     "pad_products",  "framework_calls"};
   return kNames;
 }
 
@@ -27,6 +29,8 @@ Graph optimize(Graph g, Pipeline& p) {
   // Algebra, constants and movements in one fixed point: each opens the way for the others (a folded constant makes a
   // select vanish, which brings two reshapes together).
   g = p.run("simplify", simplify, std::move(g));
+  // after simplify, which brings numbers to one form; before turn_products, which knows them behind a product alone
+  g = p.run("scale_products", scale_products, std::move(g));
   // after simplify, which puts together the permutes above a product
   g = p.run("turn_products", turn_products, std::move(g));
   // Transposes below a contract stay where they are: the schedule reads them as the operand's strides.
