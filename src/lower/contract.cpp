@@ -167,7 +167,7 @@ Stmt ContractExpressions::epilogue(const Schedule& schedule, const std::vector<c
   const Expr position = (nest.var(b_) * (m * n)) + (nest.var(m_) * n) + nest.var(n_);
   for (const Node* v : values) {
     // What is written in another order is made where the contraction has it.
-    const Node* made = schedule::is_written_in_order(v) ? v->in(0)->in(0) : v;
+    const Node* made = schedule::made_as(v);
     Expr x = e_.value(made, Index::at_position(made->shape(), position));
     if (schedule.stored.count(v)) body.push_back(e_.store(v, place_of(v, position), x));
   }

@@ -6,6 +6,7 @@
 
 #include "cost/padding.h"
 #include "graph/build.h"
+#include "schedule/product_order.h"
 #include "schedule/schedule.h"
 
 namespace trainc::schedule {
@@ -589,7 +590,8 @@ void pass_over_padding(Schedule& schedule, const PaddingProof& padding, const Pa
     for (const Node* n : group.values) {
       if (!schedule.stored.count(n)) continue;
       const bool of_rows = n->type.numel() == elements || n->type.numel() == all;
-      may = of_rows && padding.may_be_zero(n) && is_float(n->dtype());
+      // The rows that are listed are the domain's: of what is written in another order, those that it is made in.
+      may = of_rows && padding.may_be_zero(made_as(n)) && is_float(n->dtype());
       if (!may) break;
     }
     if (may) group.passes = Passes::Rows;

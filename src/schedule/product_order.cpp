@@ -54,6 +54,8 @@ const Node* product_of(const Node* permute) {
 
 bool is_written_in_order(const Node* n) { return is_copy(n) && product_of(n->in(0)); }
 
+const Node* made_as(const Node* n) { return is_written_in_order(n) ? n->in(0)->in(0) : n; }
+
 std::unordered_set<const Node*> permutes_to_write(const Graph& graph) {
   const std::vector<const Node*> live = graph.live();
   std::unordered_map<const Node*, int> uses;

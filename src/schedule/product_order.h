@@ -23,5 +23,7 @@ std::unordered_set<const Node*> permutes_to_write(const Graph&);
 /// Whether `n` is a copy (schedule.h) of such a permute, which is how `prepare` says that the contraction's kernel
 /// writes it.
 bool is_written_in_order(const Node* n);
+/// Of such a copy what its elements are made as, in the contraction's order; any other node itself.
+const Node* made_as(const Node* n);
 
 }  // namespace trainc::schedule

@@ -64,7 +64,7 @@ TEST_F(PipelineTest, WritesNothingUnasked) {
 TEST_F(PipelineTest, RecordsAndDisables) {
   Pipeline p("g", {"other", "simplify"});
   EXPECT_EQ(print(optimize(parse(kText), p)), kText);
-  ASSERT_EQ(p.records().size(), 4u);
+  ASSERT_EQ(p.records().size(), 5u);
   EXPECT_TRUE(p.records()[2].skipped);
   Pipeline q("g");
   optimize(parse(kText), q);

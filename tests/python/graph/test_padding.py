@@ -246,6 +246,39 @@ def test_rows_that_are_read_are_computed(pool, monkeypatch):
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
 
+class TimeFirst(nn.Module):
+    """PyTorch's own attention computes rows in the order of time, batch, whatever the order of what it is given."""
+
+    def __init__(self, batch_first: bool, residual: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.inner, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first) for _ in range(2))
+        self.batch_first, self.residual = batch_first, residual
+
+    def forward(self, words, shown, labels):
+        x = self.inner(self.embedding(words))
+        x = x if self.batch_first else x.transpose(0, 1)
+        for layer in self.layers:
+            y = layer(x, x, x, key_padding_mask=~shown, need_weights=False)[0]
+            x = x + y if self.residual else y
+        return F.cross_entropy(self.head(x[:, 0] if self.batch_first else x[0]), labels)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
+def test_rows_that_are_computed_in_another_order_than_the_mask_has_them(batch_first, residual):
+    """A product that is written in the mask's order is computed in its own, and that is what rows are passed over by."""
+    ours, eager = TimeFirst(batch_first, residual), TimeFirst(batch_first, residual)
+    trainc.compile(ours)
+    for mask in (right, left, scattered):
+        for model in (ours, eager):
+            model.zero_grad()
+            model(*batch(mask)).backward()
+        for (name, p), (_, q) in zip(ours.named_parameters(), eager.named_parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
+
+
 def two_masks(q, k, v, shown, drop):
     """Neighbours of a graph beside the padding: some tokens see none but hidden ones, each as little as the shown ones."""
     near = torch.arange(LENGTH)[:, None] // 4 == torch.arange(LENGTH) // 4
