@@ -273,7 +273,10 @@ def test_passes_that_are_disabled_are_passes(monkeypatch):
     monkeypatch.setenv("TRAINC_DISABLE_PASSES", " simplify, channels_last,")
     assert CompileOptions.of(HOST).disabled_passes == ("simplify", "channels_last")
     monkeypatch.setenv("TRAINC_DISABLE_PASSES", "simplify,chunk_row")
-    passes = "remove_dead, channels_last, simplify, scale_products, turn_products, join_products, chunk_rows, pad_products, framework_calls"
+    passes = (
+        "remove_dead, channels_last, simplify, scale_products, turn_products, join_products, chunk_rows, pad_products, "
+        "framework_calls"
+    )
     told = f"no pass 'chunk_row'; there are {passes}"
     with pytest.raises(trainc.UserError, match=told):
         CompileOptions.of(HOST)

@@ -32,8 +32,9 @@ class Remembered:
 
 
 def _are_identical(some: dict, others: dict) -> bool:
-    """Whether they hold the same objects under the same names, in one order: as in most steps, and told in no Python of ours."""
-    return len(some) == len(others) and all(map(operator.is_, some, others)) and all(map(operator.is_, some.values(), others.values()))
+    """Whether they hold the same objects under the same names, in one order: as in most steps, and told by C alone."""
+    same = len(some) == len(others) and all(map(operator.is_, some, others))
+    return same and all(map(operator.is_, some.values(), others.values()))
 
 
 def _are_equal(some: dict, others: dict) -> bool:
