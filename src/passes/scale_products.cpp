@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "cost/rewriting.h"
 #include "passes/rewrite.h"
 #include "passes/values.h"
 
@@ -42,6 +43,11 @@ std::optional<double> scale_of(N n) {
   }
 }
 
+/// Whether a sum that is scaled by this much afterwards has the range of one whose terms are.
+bool is_near(double scale) {
+  return std::abs(scale) <= cost::kFarthestScale && std::abs(scale) >= 1 / cost::kFarthestScale;
+}
+
 /// `n`, which has a scale, without it.
 N unscaled(Builder& b, N n) {
   if (n->op == Op::Cast) return n;
@@ -58,7 +64,7 @@ Graph scale_products(const Graph& graph) {
   return rewrite(graph, [](Builder& b, N from, const std::vector<N>& inputs) -> N {
     if (from->op == Op::Contract && from->dtype() == DType::F32) {
       const std::optional<double> lhs = scale_of(inputs[0]), rhs = scale_of(inputs[1]);
-      if (lhs && rhs && *lhs * *rhs != 1)
+      if (lhs && rhs && *lhs * *rhs != 1 && is_near(*lhs) && is_near(*rhs) && is_near(*lhs * *rhs))
         return b.mul(with_inputs(b, from, {unscaled(b, inputs[0]), unscaled(b, inputs[1])}),
                      b.full(DType::F32, from->shape(), *lhs * *rhs));
     }

@@ -8,7 +8,8 @@ namespace trainc {
 /// the product is of the bf16 values, and scaled: PyTorch's attention with dropout scales queries and keys by the root
 /// of the scale, in f32. CPUs and GPUs multiply bf16 several times as fast as f32. Movements may lie in between. Needs:
 /// any graph; after `simplify`, which brings numbers to one form. Gives: the same values but for rounding, of which
-/// there is less (docs/numerics.md); contractions of f32 values, and those that nothing scales, stay as they are.
+/// there is less (docs/numerics.md); contractions of f32 values, and those that nothing scales, or scales by far, stay
+/// as they are.
 Graph scale_products(const Graph&);
 
 }  // namespace trainc

@@ -45,6 +45,11 @@ const Case kCases[] = {
      1},
     {"something added", "%mq = add %pq %bq : f32[2,3,4,5]\n%mk = mul %pk %bk : f32[2,3,5,6]\n" + kProduct + "return %c",
      1},
+    {"so small that the sum might leave f32's range before it is scaled",
+     "%t = constant value=0.0009765625 : f32[]\n%t4 = reshape %t : f32[1,1,1,1]\n%bt = broadcast %t4 : f32[2,3,4,5]\n"
+     "%mq = mul %pq %bt : f32[2,3,4,5]\n%mk = mul %pk %bk : f32[2,3,5,6]\n" +
+         kProduct + "return %c",
+     1},
     {"zero, by which infinity is NaN",
      "%z = constant value=0 : f32[]\n%z4 = reshape %z : f32[1,1,1,1]\n%bz = broadcast %z4 : f32[2,3,4,5]\n"
      "%mq = mul %pq %bz : f32[2,3,4,5]\n%mk = mul %pk %bk : f32[2,3,5,6]\n" +
