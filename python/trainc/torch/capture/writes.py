@@ -38,7 +38,7 @@ _DRAWS = {  # of which what stands for them draws otherwise (bernoulli_ of a num
     _aten.normal.float_Tensor_out, _aten.normal.Tensor_Tensor_out,
 }  # fmt: skip
 # A range for each channel has no elements before the first call, which a trace believes of the results, too.
-_MAKES_RANGES = (_aten._fused_moving_avg_obs_fq_helper.default, _aten.fused_moving_avg_obs_fake_quant.default)
+_MAKES_RANGES = ("aten._fused_moving_avg_obs_fq_helper", "aten.fused_moving_avg_obs_fake_quant")
 # operation -> the place of the sizes; the strides are the next argument
 _BY_STRIDES = {_aten.empty_strided.default: 0, _aten.new_empty_strided.default: 1}
 Dispatch = Callable[..., Any]
@@ -120,7 +120,7 @@ class Writes:
         result = self._dispatch(mode, func, types, args, kwargs)  # where eager refuses the call, this does
         if func not in _SAME_EVERYWHERE:
             _check_order(func, written, (args, kwargs))
-        if func in _MAKES_RANGES and any(shape.numel() == 0 for shape in shapes):
+        if any(shape.numel() == 0 for shape in shapes) and str(func.overloadpacket) in _MAKES_RANGES:
             raise NotCompiled(f"{func} makes its ranges in this call", in_pytorch=True)
         if grows:
             raise NotCompiled(f"{func} gives a tensor that it writes another size", in_pytorch=True)
