@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ class Remembered:
 
     def __call__(self, group: dict, *besides: Any) -> Any:
         settings, known = {**group, "params": None}, self._known.get(id(group))
-        if known is not None and (_are_identical(known[0], settings) or _are_equal(known[0], settings)):
+        if known is not None and _are_equal(known[0], settings):
             return known[1]
         answer = self._of(group, *besides)
         if all(map(_is_plain, settings.values())):
@@ -29,12 +28,6 @@ class Remembered:
                 self._known.clear()
             self._known[id(group)] = settings, answer
         return answer
-
-
-def _are_identical(some: dict, others: dict) -> bool:
-    """Whether they hold the same objects under the same names, in one order: as in most steps, and told by C alone."""
-    same = len(some) == len(others) and all(map(operator.is_, some, others))
-    return same and all(map(operator.is_, some.values(), others.values()))
 
 
 def _are_equal(some: dict, others: dict) -> bool:
